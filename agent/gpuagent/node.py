@@ -50,8 +50,6 @@ HOLDERS_FILE = "holders.json"
 """Processes on the GPUs, so that one that has ended has a name, beside it: see `gpuagent.collector.holders`."""
 COMMAND_KEY_FILE = "command.key"
 """Key of the digests of command lines, beside it: see `gpuagent_alerts.remedies.facts.command_digests`."""
-LIMITS_FILE = "memory_limits.json"
-"""Memory limits that an agent which is root has set, beside it: see `gpuagent.driver.memory_limits.ledger`."""
 _STATE_FILES = (
     STATE_FILE,
     LISTINGS_FILE,
@@ -61,7 +59,6 @@ _STATE_FILES = (
     FAULTS_FILE,
     HOLDERS_FILE,
     COMMAND_KEY_FILE,
-    LIMITS_FILE,
 )
 STATE_STEMS = frozenset(name.partition(".")[0] for name in _STATE_FILES)
 """How the names of all files begin that the agent reads there."""

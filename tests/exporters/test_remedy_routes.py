@@ -66,9 +66,9 @@ class FakeRemedies:
         self.done.append(("stop", uid))
         return "the disk is full"
 
-    async def lift(self, uid: int) -> list[str]:
+    async def lift(self, uid: int) -> tuple[list[str], list[str]]:
         self.done.append(("lift", uid))
-        return ["lifted"]
+        return ["lifted"], ["left"]
 
     async def reset(self, uid: int) -> None:
         self.done.append(("reset", uid))

@@ -15,14 +15,14 @@ from gpuagent.driver.memory_limits.ledger import LimitLedger
 from gpuagent.driver.memory_limits.nvml import NvmlMemoryLimits
 from gpuagent.driver.memory_limits.setter import MemoryLimitSetter
 from gpuagent.driver.nvml.library import Library
+from gpuagent_alerts.remedies.execution.limiter import COUNTED_SHARE
 from tests.gpu.report import CannotRun, Report
 from tests.gpu.setting import GIB, Program, Setting, listed
 from tests.integration.waiting import until
 
 HELD_BYTES = 2 * GIB
 HEADROOM_BYTES = 1 * GIB
-_COUNTED_SHARE = 0.75
-"""As the step `limit` asks for (`gpuagent_alerts.remedies.execution.limiter`)."""
+_OWNER = "test"
 
 
 @contextmanager
@@ -71,19 +71,20 @@ def _cap(
 ) -> None:  # fmt: skip
     with setting.agent(capped, neighbor) as agent:
         held = int(listed(agent, capped)["used_bytes"])
+    inode = Path(CGROUP_ROOT, cgroup.lstrip("/")).lstat().st_ino
     try:
-        done = setter.set(uuid, cgroup, held + HEADROOM_BYTES, LimitHolder("test"))
+        done = setter.set(uuid, cgroup, inode, held + HEADROOM_BYTES, LimitHolder("test", owner=_OWNER))
     except LimitRefused as refusal:
         raise CannotRun(str(refusal)) from None
     try:
         hard, counted = done.limit.hard_bytes, done.used_bytes
         text = f"limit {format_bytes(hard)}; counted {format_bytes(counted)}, listed with {format_bytes(held)}"
-        is_told = _COUNTED_SHARE * held <= counted <= hard
+        is_told = COUNTED_SHARE * held <= counted <= hard
         report.agrees("count", is_told, text, hard_bytes=hard, counted_bytes=counted, listed_bytes=held)
         ours, theirs = capped.ask("grow", 2 * HEADROOM_BYTES), neighbor.ask("grow", 2 * HEADROOM_BYTES)
         text = f"capped: {ours['error'] or 'no error'}; neighbor: {theirs['error'] or 'no error'}"
         report.agrees("refused", bool(ours["error"]) and not theirs["error"], text)
     finally:
-        lifted = setter.lift(uuid, cgroup)
+        lifted = setter.lift(uuid, cgroup, _OWNER)
     again = capped.ask("grow", 2 * HEADROOM_BYTES)
     report.agrees("lifted", not again["error"], f"{lifted}; then {again['error'] or 'no error'}")

@@ -90,14 +90,23 @@ def stop(socket: Socket = None) -> None:
 
 @remedies_app.command()
 def lift(socket: Socket = None) -> None:
-    """Lift the GPU memory limits that remedies have set. Those of others, and of budgets, stay.
+    """Lift the GPU memory limits that this agent has set. Those of others stay.
 
     A ladder may set one again while its alert goes on: `gpuagent remedies stop` keeps it from that.
 
-    Exit status: 0 lifted, or there were none; 1 the agent does not answer, or cannot reach who sets limits.
+    Exit status: 0 lifted, or there were none; 1 one could not be lifted, the agent does not answer, or cannot reach
+    who sets limits.
     """
-    lifted = ask_agent("POST", "/api/v1/remedies/lift", socket).get("lifted", [])
-    typer.echo("\n".join(clean(each) for each in lifted) or "No memory limit was set by a remedy.")
+    answer = ask_agent("POST", "/api/v1/remedies/lift", socket)
+    lifted, failed = answer.get("lifted", []), answer.get("failed", [])
+    for each in lifted:
+        typer.echo(clean(each))
+    for each in failed:
+        tell(clean(each))
+    if failed:
+        raise typer.Exit(1)
+    if not lifted:
+        typer.echo("No memory limit was set by a remedy.")
 
 
 @remedies_app.command()
@@ -108,13 +117,13 @@ def reset(socket: Socket = None) -> None:
 
 
 def _limit_words(limit: dict[str, Any]) -> str:
-    """Return a memory limit that is set, in words."""
+    """Return a memory limit that is set, or may be, in words."""
     when = datetime.fromtimestamp(limit["set_seconds"], UTC)
-    why = f"budget {limit['budget']}" if limit["budget"] else f"remedy on pid {limit['pid']}"
+    state = "is limited" if limit["is_set"] else "may be limited (the driver has not confirmed it)"
+    way_out = "gpuagent remedies lift" if limit["is_own"] else "ask the agent that has set it (docs/remedies.md)"
     return (
-        f"{limit['cgroup']} is limited to {format_bytes(limit['hard_bytes'])} on {limit['gpu_uuid']} since"
-        f" {when:%Y-%m-%d %H:%M} UTC ({why}). To lift it: "
-        + ("take enforce out of the budget" if limit["budget"] else "gpuagent remedies lift")
+        f"{limit['cgroup']} {state} to {format_bytes(limit['hard_bytes'])} on {limit['gpu_uuid']} since"
+        f" {when:%Y-%m-%d %H:%M} UTC (remedy on pid {limit['pid']}). To lift it: {way_out}"
     )
 
 

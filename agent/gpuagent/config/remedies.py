@@ -94,23 +94,6 @@ class Budget(Section):
     )
     match: BudgetMatch = key(description=BudgetMatch.__doc__)
     memory: Size = key(ge=_LEAST_BYTES, description="The most memory on one GPU.")
-    enforce: Literal["no", "limit"] = key(
-        default="no",
-        description="`limit` has the driver refuse the unit or container what is beyond the budget, from the first "
-        "process on a GPU on: a standing memory limit on its cgroup, by driver 615 and cgroup version 2. It takes "
-        "`remedies.dry_run: false`.",
-    )
-
-    @classmethod
-    def check(cls, given: Mapping[str, object]) -> Iterator[Problem]:
-        match = given.get("match")
-        keys = set(match) if isinstance(match, Mapping) else set()
-        if given.get("enforce") == "limit" and keys not in ({"unit"}, {"container"}):
-            yield Problem(
-                ("enforce",),
-                "is a limit on a cgroup, and a user or an app has none of its own",
-                "match: a unit or a container alone",
-            )
 
     @property
     def label(self) -> str:

@@ -73,7 +73,6 @@ def budgets_of(budgets: tuple[Budget, ...]) -> tuple[MemoryBudget, ...]:
             each.match.container,
             each.match.user,
             each.match.app,
-            enforced=each.enforce == "limit",
         )
         for each in budgets
     )

@@ -6,7 +6,6 @@ show the notes, the agent logs them at its start.
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -59,8 +58,9 @@ class Machine(NamedTuple):
     """Whether the agent has CAP_SYS_PTRACE; None is unknown. By default of this process."""
     accounts: Accounts = existing_users
     reclaim_refusal: Callable[[], str] = CacheReclaimer().refusal
-    limit_refusal: Callable[[], str] = lambda: refusal_here(os.geteuid())
     """Why the agent cannot drop page cache; "" if it can. By default of this process."""
+    limit_refusal: Callable[[], str] = refusal_here
+    """Why the agent can set no memory limit; "" if it can."""
 
 
 class ConfigFile:
@@ -127,18 +127,15 @@ def config_notes(
 
 
 def _limit(config: Config, refusal: Callable[[], str]) -> Iterator[str]:
-    """Yield notes on the first step or budget that limits memory: it is refused here, or is only rehearsed."""
+    """Yield notes on the first step that limits memory, where none can be set here."""
     steps = (
         f"remedies.ladders[{index}].steps[{number}].limit"
         for index, ladder in enumerate(config.remedies.ladders)
         for number, step in enumerate(ladder.steps)
         if step.limit is not None
     )
-    enforced = [f"budgets[{index}].enforce" for index, each in enumerate(config.budgets) if each.enforce == "limit"]
-    if enforced and config.remedies.dry_run:
-        yield f"{enforced[0]}: is only rehearsed while remedies.dry_run is true"
-    if (paths := [*steps, *enforced]) and (why := refusal()):
-        yield f"{paths[0]}: is refused: {why}"
+    if (path := next(steps, None)) is not None and (why := refusal()):
+        yield f"{path}: is passed over, or refused as the last step: {why}"
 
 
 def _reclaim(config: Config, refusal: Callable[[], str]) -> Iterator[str]:

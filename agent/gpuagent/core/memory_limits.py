@@ -29,6 +29,10 @@ class LimitRefused(Exception):
     """A limit is not set or not taken off, and why, in words for people."""
 
 
+class LimitUnknown(LimitRefused):
+    """Nobody knows whether it was done: who was asked has not answered, and may do it still."""
+
+
 class LimitReading(NamedTuple):
     """What the driver tells of a cgroup on one GPU: its own limit, or that of the nearest cgroup above."""
 
@@ -47,14 +51,14 @@ class LimitHolder:
     """For whom a limit is set, and what ends it. All of it goes through the helper as it is."""
 
     run: str = ""
-    """Id of the remedy that has set it; "" for a budget."""
+    """Id of the remedy that has set it."""
     alert: str = ""
     """Fingerprint of the alert whose end ends it; "" where only the end of the process does."""
-    budget: str = ""
-    """Label of the budget that it enforces."""
+    owner: str = ""
+    """Id of the agent's state: only the agent that has set a limit takes it off."""
     pid: int = 0
     start_ticks: int = 0
-    """With `pid` and the boot: the process whose end ends it; 0 for a budget."""
+    """With `pid` and the boot: the process whose end ends it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,10 +96,12 @@ def limit_of(document: Mapping[str, Any]) -> MemoryLimit:
         made = MemoryLimit(**values)
     except (KeyError, TypeError) as error:
         raise ValueError(f"no memory limit: {error}") from None
-    texts = (made.gpu_uuid, made.cgroup, made.boot_id, made.holder.run, made.holder.alert, made.holder.budget)
+    texts = (made.gpu_uuid, made.cgroup, made.boot_id, made.holder.run, made.holder.alert, made.holder.owner)
     numbers = (made.inode, made.hard_bytes, made.holder.pid, made.holder.start_ticks)
     if not all(isinstance(each, str) for each in texts) or not all(type(each) is int for each in numbers):
         raise ValueError("no memory limit: a text is no text, or a number no number")
+    if any(each < 0 for each in numbers):
+        raise ValueError("no memory limit: a number is negative")
     if not isinstance(made.set_seconds, int | float) or not isinstance(made.is_set, bool):
         raise ValueError("no memory limit: its time or its state is none")
     return made
@@ -116,17 +122,19 @@ class MemoryLimits(Protocol):
         ...
 
     def set(
-        self, gpu_uuid: str, cgroup: str, hard_bytes: int, holder: LimitHolder, *, rehearse: bool = False
+        self, gpu_uuid: str, cgroup: str, inode: int, hard_bytes: int, holder: LimitHolder, *, rehearse: bool = False
     ) -> SetLimit:
-        """Set a hard limit; with `rehearse` only check whether that would be done.
+        """Set a hard limit on the cgroup of this inode; with `rehearse` only check whether that would be done.
 
-        Raises LimitRefused: there is a limit of another's, the cgroup is not one that may have a limit, or the driver
-        refuses. Nothing has changed then.
+        Raises:
+            LimitUnknown: it is not known whether it was set.
+            LimitRefused: there is a limit of another's, the cgroup is not one that may have a limit, or the driver
+                refuses. Nothing has changed then, or what may have changed is in `limits`.
         """
         ...
 
-    def lift(self, gpu_uuid: str, cgroup: str) -> str:
-        """Take a limit of ours off; return in words what came of it. Raises LimitRefused."""
+    def lift(self, gpu_uuid: str, cgroup: str, owner: str) -> str:
+        """Take a limit of this owner off; return in words what came of it. Raises LimitRefused."""
         ...
 
     def is_there(self, limit: MemoryLimit) -> bool:
@@ -134,7 +142,10 @@ class MemoryLimits(Protocol):
         ...
 
     def limits(self) -> tuple[MemoryLimit, ...]:
-        """Return those of this boot that were set here and not lifted. Raises LimitRefused."""
+        """Return those of this boot that were set here and not lifted, by whichever agent. Raises LimitRefused.
+
+        One of which the driver does not tell any more is none; where it cannot be asked, `is_set` is False.
+        """
         ...
 
 

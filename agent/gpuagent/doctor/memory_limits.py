@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator
 
 from gpuagent.config.models import Config
@@ -14,16 +13,12 @@ from gpuagent.driver.memory_limits.client import refusal_here
 _SUBJECT = "memory limits"
 
 
-def memory_limits(
-    config: Config, snapshot: Snapshot, refusal: Callable[[], str] = lambda: refusal_here(os.geteuid())
-) -> Iterator[Finding]:
+def memory_limits(config: Config, snapshot: Snapshot, refusal: Callable[[], str] = refusal_here) -> Iterator[Finding]:
     """Find what keeps limits off; where the configuration asks for none, that is only worth knowing."""
     version = snapshot.node.driver_version
     if not snapshot.gpus or not version:
         return
-    is_wanted = any(step.limit is not None for ladder in config.remedies.ladders for step in ladder.steps) or any(
-        budget.enforce == "limit" for budget in config.budgets
-    )
+    is_wanted = any(step.limit is not None for ladder in config.remedies.ladders for step in ladder.steps)
     level = Level.WARNING if is_wanted else Level.INFO
     major = version.partition(".")[0]
     if not major.isdigit() or int(major) < FIRST_DRIVER:

@@ -128,7 +128,7 @@ def examine_config(
     machine = machine or Machine(
         may_trace=lambda: agent_may_trace(config),
         reclaim_refusal=lambda: helper_refusal() if agent else "",
-        limit_refusal=lambda: refusal_here(agent),
+        limit_refusal=refusal_here,
     )
     faults: list[str] = []
     notes: list[str] = []

@@ -104,6 +104,13 @@ class System:
         """Stop, and do not start at boot. No fault: where it is not there, it does not run."""
         self._run(["systemctl", "disable", "--now", UNIT])
 
+    def lift_limits(self, python: Path) -> str:
+        """Take off the memory limits that were set, before what knows them is gone; return why some may be left."""
+        self._run(["systemctl", "disable", "--now", "gpuagent-limit.socket"])
+        self._run(["systemctl", "stop", "gpuagent-limit.service"])
+        done = self._run([str(python), "-I", "-m", "gpuagent.driver.memory_limits.helper", "--lift-all"])
+        return "" if done.returncode == 0 else done.stderr.strip() or f"status {done.returncode}"
+
     def log_lines(self, count: int) -> str:
         """Return the last ones of the service."""
         command = ["journalctl", "--unit", UNIT, "--lines", str(count), "--no-pager", "--output", "cat"]
@@ -135,6 +142,7 @@ class System:
 
 
 _FILES = Path(__file__).with_name("files")
+_UNIT_SUFFIXES = frozenset({".service", ".socket"})
 _RUNS = frozenset({"active", "activating", "reloading", "failed"})
 """States of the unit in which somebody wants it to run."""
 
@@ -147,7 +155,9 @@ def shipped(layout: Layout) -> Iterator[Placed]:
         "gpuagent.tmpfiles": layout.tmpfiles,
     }
     for file in sorted(_FILES.iterdir()):
-        path = places.get(file.name, layout.examples / file.name.removeprefix("gpuagent-"))
+        # Units keep their whole name: they name each other by it.
+        name = file.name if file.suffix in _UNIT_SUFFIXES else file.name.removeprefix("gpuagent-")
+        path = places.get(file.name, layout.examples / name)
         yield Placed(path, file.read_text(encoding="utf-8"))
 
 
@@ -269,6 +279,9 @@ class Installation:
         raise InstallFault(f"the new version does not start; the old one {state}:\n    {said}")
 
 
+_LIMITS = Path("/run/gpuagent-limit/ledger.json")
+"""What `gpuagent-limit.service` has set: see `gpuagent.driver.memory_limits.helper`."""
+_LIMIT_UNITS = tuple(Path("/etc/systemd/system", f"gpuagent-limit.{kind}") for kind in ("service", "socket"))
 _RUNTIME = (Path("/run/gpuagent"), Path("/run/gpuagent-client"))
 
 
@@ -287,6 +300,9 @@ def uninstall(system: System | None = None, layout: Layout | None = None, *, pur
     there = manifest.exists
     if system.booted:
         system.stop_for_good()
+        there_are_limits = layout.at(_LIMITS).exists()
+        if there_are_limits and (why := system.lift_limits(home / "current/bin/python")):
+            yield f"memory limits may be left (nvidia-smi memory-limits): {why}"
     remove(layout, manifest.read())
     shutil.rmtree(home, ignore_errors=True)
     for path in _RUNTIME:
@@ -297,7 +313,7 @@ def uninstall(system: System | None = None, layout: Layout | None = None, *, pur
         yield f"{UNIT}: stopped, and removed with {home}, the command, its manual and completion"
     else:
         yield f"{home} has no installed service"
-    kept = (CONFIGURATION, DROP_INS, POLKIT_RULES, STATE)
+    kept = (CONFIGURATION, DROP_INS, POLKIT_RULES, STATE, *_LIMIT_UNITS)
     if purge:
         for path in map(layout.at, kept):
             if path.is_dir():

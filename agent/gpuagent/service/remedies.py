@@ -5,7 +5,6 @@ What people ask comes over the control socket.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
@@ -21,9 +20,8 @@ from gpuagent.driver.memory_limits.client import LimitHelperClient
 from gpuagent.driver.memory_limits.folders import CgroupFolders
 from gpuagent.driver.memory_limits.ledger import LimitLedger
 from gpuagent.driver.memory_limits.nvml import NvmlMemoryLimits
-from gpuagent.driver.memory_limits.protocol import SOCKET
 from gpuagent.driver.memory_limits.setter import MemoryLimitSetter
-from gpuagent.node import COMMAND_KEY_FILE, LIMITS_FILE, STATE_STEMS, Node, state_file
+from gpuagent.node import COMMAND_KEY_FILE, STATE_STEMS, Node, state_file
 from gpuagent.procfs.containers import docker_container
 from gpuagent.procfs.machine import own_namespace
 from gpuagent_alerts.remedies.audit import NotRecorded
@@ -119,7 +117,7 @@ def remedy_service_of(
 ) -> RemedyService:
     """Put remedies together over this node."""
     socket = config.processes.container_socket
-    limits = memory_limits_of(config, node, durable=durable)
+    limits = memory_limits_of(node)
     never, supervisors = NeverListEntries(files=node.files), SupervisorUnits()
     digests = load_digests(state_file(config, COMMAND_KEY_FILE) if durable else None)
 
@@ -148,15 +146,12 @@ def remedy_service_of(
     return RemedyService(settings, dependencies)
 
 
-def memory_limits_of(config: Config, node: Node, *, durable: bool) -> MemoryLimits:
-    """Return what sets memory limits: the helper, this process where it is root, or the driver of a scenario."""
-    driver, folders = NvmlMemoryLimits(node.driver.library), CgroupFolders(CGROUP_ROOT)
-    if node.place.simulated:
-        return MemoryLimitSetter(driver, LimitLedger(None, node.place.boot_id), folders)
-    ledger = state_file(config, LIMITS_FILE) if durable else None
-    if os.geteuid() == 0 and ledger is not None and not Path(SOCKET).is_socket():
-        return MemoryLimitSetter(driver, LimitLedger(ledger, node.place.boot_id), folders)
-    return LimitHelperClient()
+def memory_limits_of(node: Node) -> MemoryLimits:
+    """Return what sets memory limits: root's helper, or the driver of a scenario."""
+    if not node.place.simulated:
+        return LimitHelperClient()
+    ledger = LimitLedger(None, node.place.boot_id)
+    return MemoryLimitSetter(NvmlMemoryLimits(node.driver.library), ledger, CgroupFolders(CGROUP_ROOT))
 
 
 def check_permissions(config: Config, files: CheckedFiles, programs: ProgramCheck | None = None) -> None:
@@ -269,7 +264,7 @@ class RemedyCommands:
     async def stop(self, uid: int) -> str:
         return await self._service.stop(uid)
 
-    async def lift(self, uid: int) -> list[str]:
+    async def lift(self, uid: int) -> tuple[list[str], list[str]]:
         try:
             return await self._service.lift(uid)
         except LimitRefused as error:

@@ -146,7 +146,7 @@ class MemoryLeakDetector:
             return self._growth
         self._last_seconds = time_seconds
         if free_bytes is not None and 0 <= free_bytes < MOST_BYTES:
-            self._free = free_bytes
+            self._note_free(time_seconds, free_bytes)
         if not self._keeps:
             return self._growth
         if used_bytes is not None and LEAST_BYTES < used_bytes < MOST_BYTES:
@@ -315,7 +315,7 @@ class MemoryLeakDetector:
         held = to_pages(self._held / self._held_times) if self._held_times else EMPTY
         lows = Lows(_pages(self._low_used), _pages(self._low_allocated), _pages(self._low_outside), held)
         free = None if self._free is None else self._free / PAGE_BYTES
-        full = self._free is not None and self._free < FULL_SHARE * self._total_bytes
+        full = self._is_full
         now = BlockContext(end, free, end - (self._started or 0.0), full)
         if self.trace is not None:
             self.trace.add(self._block, lows, free, self._slack)
@@ -342,6 +342,20 @@ class MemoryLeakDetector:
                 self._add_fast_growth()
         if self._growth.fast:
             self._add_fast_growth()
+
+    @property
+    def _is_full(self) -> bool:
+        return self._free is not None and self._free < FULL_SHARE * self._total_bytes
+
+    def _note_free(self, time_seconds: float, free_bytes: float) -> None:
+        """Judge growth that had no room anew as soon as a reading has some, and not at the end of its block."""
+        self._free = free_bytes
+        if self._slow.state is not GrowthState.FULL or self._is_full:
+            return
+        self._free_since = time_seconds
+        room = Headroom(self._total_bytes, self._free, False, self._slack, time_seconds)
+        self._slow = judge_signals(self._signals, self._sensitivity, time_seconds, room, self._slow, self._prior)
+        self._add_fast_growth()
 
     def _free_has_moved(self) -> bool:
         """Return whether the forecast is not of what is free now; that of growth in steps never is of that alone."""

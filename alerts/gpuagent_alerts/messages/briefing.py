@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import NamedTuple
 from urllib.parse import quote
@@ -47,9 +47,10 @@ from gpuagent_alerts.messages.naming import group_name, labels_of, process_name,
 from gpuagent_alerts.messages.nobodys_growth import nobodys_bytes_per_hour
 from gpuagent_alerts.messages.snapshot_inputs import REMEDY_ANNOTATION, subject_of
 from gpuagent_alerts.notify.incident_record import incident_of
+from gpuagent_alerts.notify.incidents import is_soon_critical
 from gpuagent_alerts.notify.notifier import Notifier
 from gpuagent_alerts.notify.succession import Restarts, Watch
-from gpuagent_alerts.notify.urgency import urgency_of
+from gpuagent_alerts.notify.urgency import is_critical, urgency_of
 from gpuagent_alerts.remedies.outcome import NOTHING_DONE
 
 _MOST_HOLDERS = 3
@@ -134,6 +135,16 @@ class BriefingWriter:
         worst = max(alerts, key=urgency_of)
         text = without_place(worst.annotations.get(PENDING_SUMMARY) or worst.name)
         return f"PENDING {place_of(seen, self.node)}: {text}", text
+
+    def still_severe(self, incident: Incident, alerts: Sequence[Alert]) -> tuple[str, str]:
+        """Return the line of an incident that stays as severe as these kept alerts, and the same without the rest."""
+        live = [replace(one, true_until=None, kept_until=None) for one in alerts]
+        seen = self._inputs(incident, live)
+        line = headline_of(seen, main_alert(seen), self.node)
+        prefix = f"{incident.severity.upper()} {place_of(seen, self.node)}: "
+        if not seen.members:  # nothing is measured to grow: what it came to is all that there is to say
+            line = prefix + self.ending(incident, [replace(one, kept_until=None) for one in alerts])
+        return line, line.removeprefix(prefix)
 
     def growing_again(self, incident: Incident) -> tuple[str, str]:
         """Return the line of an incident whose memory grows after it had stopped, and the same without the rest."""
@@ -417,7 +428,10 @@ class WaitingIncident(NamedTuple):
     is_ending: bool
     """Whether it ends unless something becomes true: nothing of it is about to fire, and no restart is waited for."""
     is_pending: bool
-    """Whether an alert of it is about to fire, and nothing of it is true for as long as its rule asks."""
+    """Whether an alert of it is about to fire, and nothing of it is true for as long as its rule asks.
+
+    One that was critical, and of which an alert is critical again in a moment, is so meanwhile.
+    """
     subject: FiringAlert
     """What it is about, as severe as the incident; one that only ends, or is about to fire, is no trouble."""
 
@@ -447,16 +461,18 @@ def find_waiting(
         for_restart = watch.awaits_restart
         about_to_fire = () if for_restart else stirring.get(key, ())
         grows = not for_restart and not about_to_fire and key in notifier.growing_again
-        if about_to_fire:
+        own = [kept[name] for name, keeps in record.members.items() if keeps and name in kept]
+        is_severe = any(is_soon_critical(one, now) for one in about_to_fire) and any(is_critical(one) for one in own)
+        if is_severe:
+            headline, text = briefings.still_severe(incident, own)
+        elif about_to_fire:
             headline, text = briefings.about_to_fire(incident, about_to_fire)
         elif grows:
             headline, text = briefings.growing_again(incident)
-        elif not for_restart and (
-            own := [kept[name] for name, keeps in record.members.items() if keeps and name in kept]
-        ):
+        elif own and not for_restart:
             text = briefings.ending(incident, own)
         severity = incident.severity if incident.severity in _SEVERITIES else "warning"
-        severity = severity if for_restart else "warning" if grows else "info"
+        severity = severity if for_restart or is_severe else "warning" if grows else "info"
         subject = subject_of({**incident.labels, "alertname": key, "severity": severity}, about_growth=False)
         labels = {**{name: one.labels for name, one in record.ended.items()}, **known}
         subject = subject._replace(
@@ -464,10 +480,11 @@ def find_waiting(
             summary=text,
             grows_again=_pids_that_grow(watch) if for_restart else (),
             silenced=notifier.is_incident_silenced(record, labels),
-            is_ending=not for_restart and not grows,
+            is_ending=not for_restart and not grows and not is_severe,
         )
         is_ending = not for_restart and not about_to_fire and not grows
-        found.append(WaitingIncident(key, headline, for_restart, is_ending, bool(about_to_fire), subject))
+        is_pending = bool(about_to_fire) and not is_severe
+        found.append(WaitingIncident(key, headline, for_restart, is_ending, is_pending, subject))
     return found
 
 

@@ -8,7 +8,7 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 from gpuagent.core.displaced import displaced_gpu
-from gpuagent.core.growth import Growth, GrowthState, MemoryKey, Verdict
+from gpuagent.core.growth import Growth, GrowthState, MemoryKey, Range, Verdict
 from gpuagent.core.hardware import Memory
 from gpuagent.core.identity import NO_INSTANCE
 from gpuagent.core.process_labels import alert_labels
@@ -308,11 +308,21 @@ class BriefingInputs:
         """Its alerts that say of some memory that it is full now."""
         return [one for one in self.alerts if one.name in FULL and one.holds and not is_at_lower_threshold(one)]
 
+    def _is_forecast(self, *places: MemoryKey) -> bool:
+        """Return whether one of these is said to be full later, as on every screen: a reading alone is no state yet."""
+        growth = {} if self.snapshot is None else self.snapshot.growth
+        found = [whole.forecast_seconds for place in places if (whole := growth.get(place)) is not None]
+        return any(seconds is not None and seconds >= 1 for seconds in found)
+
     @property
     def full_instances(self) -> list[str]:
         """Numbers of the MIG instances of it that have no room, whatever their GPUs have."""
         told = {one.labels.get("gpu_instance_id", "") for one in self._full_alerts}
-        full = self.instance is not None and any(one.is_full for one in self.memories)
+        full = (
+            self.instance is not None
+            and any(one.is_full for one in self.memories)
+            and not self._is_forecast(*self.places)
+        )
         return _in_order(told - {"-1"} | ({str(self.instance)} if full else set()))
 
     @property
@@ -325,7 +335,8 @@ class BriefingInputs:
         full = {
             str(gpu.identity.index) for gpu in self.gpus
             if gpu.identity.uuid in told
-            or (gpu.memory and gpu.state is GpuState.OK and gpu.memory.is_full)
+            or (gpu.memory and gpu.state is GpuState.OK and gpu.memory.is_full
+                and not self._is_forecast(MemoryKey(gpu.identity.uuid)))
         }  # fmt: skip
         known = {gpu.identity.uuid for gpu in self.gpus}
         return _in_order(full | {index for uuid, index in told.items() if uuid not in known})
@@ -341,6 +352,12 @@ class BriefingInputs:
                 whole = growth.get(_key(alert.labels))
                 seconds.append(alert.value if whole is None else whole.forecast_seconds)
         return min((each for each in seconds if each is not None), default=None)
+
+    def range_to_full(self, seconds: float, places: Sequence[MemoryKey] = ()) -> Range | None:
+        """Return the range of so many seconds until one of these, or of its places, is full; None if none is told."""
+        growth = {} if self.snapshot is None else self.snapshot.growth
+        found = [whole.exhaustion for place in places or self.places if (whole := growth.get(place)) is not None]
+        return next((each for each in found if each is not None and each.value == seconds), None)
 
     @property
     def places(self) -> list[MemoryKey]:

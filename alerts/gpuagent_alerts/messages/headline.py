@@ -12,7 +12,14 @@ from gpuagent.core.displaced import name_displaced
 from gpuagent.core.growth import GrowthState, MemoryKey, Verdict
 from gpuagent.core.holding import LARGE_SHARE, find_holding, held_by_nobody, is_nobodys, unowned_memory
 from gpuagent.core.snapshot import ProcessState, pause_overrun_seconds
-from gpuagent.core.units import GIB, MAX_SECONDS, format_bytes, format_duration
+from gpuagent.core.units import (
+    FORECAST_RANGE_SECONDS,
+    GIB,
+    MAX_SECONDS,
+    format_bytes,
+    format_duration,
+    format_forecast_range,
+)
 from gpuagent.core.xids import explain_xid
 from gpuagent_alerts.alert import (
     UNKNOWN_END,
@@ -373,6 +380,9 @@ def _forecast(seen: BriefingInputs, instances: Sequence[MemoryKey] = ()) -> str:
         return ""
     if seconds < 1:
         return ", full now"
+    whole = seen.range_to_full(seconds, instances) if seconds >= FORECAST_RANGE_SECONDS else None
+    if whole is not None and whole.low and whole.high:
+        return f", {format_forecast_range(whole.low, whole.high)}"
     return f", full in {format_duration(round(seconds / 60) * 60 if seconds >= _COARSE_SECONDS else seconds)}"
 
 

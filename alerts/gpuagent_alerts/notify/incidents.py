@@ -43,6 +43,7 @@ from gpuagent_alerts.notify.urgency import (
     CRITICAL,
     GROWS_AGAIN,
     did_nothing,
+    is_critical,
     is_remedy_note,
     severity_rank,
     urgency_of,
@@ -112,7 +113,7 @@ class IncidentBook:
         """
         before = self._records
         update = _Update(self._node, before, firing, ended or {}, pending, now, stirring, owners, facts, growing)
-        update.about_to_fire = [one for one in about_to_fire if _is_soon_critical(one, now)]
+        update.about_to_fire = [one for one in about_to_fire if is_soon_critical(one, now)]
         update.untold = untold
         after = {
             key: replace(one, headline=describe(one, one.left)) if _has_ended(before.get(key), one) else one
@@ -444,10 +445,10 @@ def _left(one: IncidentRecord, firing: Collection[str]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(name for name in (*one.left, *one.members) if name not in firing))[-_MOST_LEFT:]
 
 
-def _is_soon_critical(alert: Alert, now: float) -> bool:
+def is_soon_critical(alert: Alert, now: float) -> bool:
     """Return whether an alert that is about to fire is critical, and has been so for no longer than a forecast is."""
     is_new = alert.true_from is not None and 0.0 <= now - alert.true_from < _WATCHED_SECONDS
-    return is_new and severity_rank(alert.labels.get("severity", "")) >= CRITICAL and is_one_course(alert.labels)
+    return is_new and is_critical(alert) and is_one_course(alert.labels)
 
 
 def _has_ended(before: IncidentRecord | None, after: IncidentRecord) -> bool:

@@ -32,6 +32,8 @@ COMPARABLE = 0.25
 _LEAST_OF_RISE = 0.2
 """Share of a rise that is in each half of the time in which it goes on."""
 _BLOCK_SECONDS = 30.0
+_LAST_BLOCKS = 3
+"""Newest blocks, the least of which is what is used now."""
 _MOST_PROCESSES = 256
 
 
@@ -100,6 +102,15 @@ class MemoryMeter:
     def last_bytes(self) -> int:
         """What all of them used together when they were seen last."""
         return sum(blocks[-1][1] for blocks in self._blocks.values())
+
+    def flat_seconds(self, now: float) -> float:
+        """Return for how long none of them has grown beyond noise, in whole minutes, as far back as is remembered."""
+        since = []
+        for blocks in self._blocks.values():
+            least = min(used for _, used in blocks[-_LAST_BLOCKS:]) - NOISE_BYTES
+            below = next((at for at in range(len(blocks) - 1, -1, -1) if blocks[at][1] < least), -1)
+            since.append(blocks[below + 1][0])
+        return (now - max(since, default=now)) // 60 * 60
 
     def follow_clock(self, step: float) -> None:
         """Move along with a wall clock that was set by so many seconds."""
@@ -308,7 +319,7 @@ def watch(
         meter.grows_since = now
     meter.shows_growth = growth.goes_on or (meter.shows_growth and growth.rises_still)
     holds = _holds(after, identities, seen, later, now, growth, meter.began)
-    flat = growth.window_seconds if growth.is_flat and not holds else 0.0
+    flat = max(growth.window_seconds, meter.flat_seconds(now)) if growth.is_flat and not holds else 0.0
     grows_by = 0.0 if holds else growth.bytes_per_second
     news_at = None
     if holds and meter.grows_since is not None and after.since is not None:

@@ -162,6 +162,11 @@ def severity_rank(severity: str) -> int:
     return _SEVERITIES.get(severity, _UNKNOWN_SEVERITY)
 
 
+def is_critical(alert: Alert) -> bool:
+    """Return whether an alert is critical, or worse."""
+    return severity_rank(alert.labels.get("severity", "")) >= CRITICAL
+
+
 def _stage(alert: Alert) -> UrgencyStage:
     name, labels = alert.name, alert.labels
     if is_at_lower_threshold(alert):

@@ -14,7 +14,7 @@ from gpuagent_alerts.remedies.observation import Condition
 from gpuagent_alerts.remedies.outcome import RunOutcome, RunResult
 from gpuagent_alerts.remedies.plan import Plan
 from gpuagent_alerts.remedies.rehearsal import objections
-from gpuagent_alerts.remedies.run import RunContext
+from gpuagent_alerts.remedies.run_context import RunContext
 from gpuagent_alerts.remedies.safeguards.policy import Policy
 from gpuagent_alerts.remedies.safeguards.refusals import NotAllowListed
 from gpuagent_alerts.remedies.target import Target

@@ -25,13 +25,15 @@ from gpuagent_alerts.remedies.observation import Observer, RemedyRequest
 from gpuagent_alerts.remedies.outcome import RunOutcome, RunResult
 from gpuagent_alerts.remedies.plan import Plan
 from gpuagent_alerts.remedies.released_memory import ReleasedMemory
-from gpuagent_alerts.remedies.run import LadderRun, RunContext
+from gpuagent_alerts.remedies.run import LadderRun
+from gpuagent_alerts.remedies.run_context import RunContext
 from gpuagent_alerts.remedies.safeguards.limits import STOPPED_BY_HAND
 from gpuagent_alerts.remedies.safeguards.policy import may_end
 from gpuagent_alerts.remedies.safeguards.refusals import TemporaryRefusal
 from gpuagent_alerts.remedies.safeguards.victim import Candidate, VictimPolicy, rank
 from gpuagent_alerts.remedies.selection import AlertCandidates, FairOrder, SelectedTarget, excludes, select_target
 from gpuagent_alerts.remedies.settings import LadderRule, RemedyRules
+from gpuagent_alerts.remedies.steps import StepKind
 from gpuagent_alerts.remedies.target import Target
 from gpuagent_alerts.store.database import Store
 from gpuagent_alerts.store.problem import StoreFailure
@@ -149,6 +151,8 @@ class RemedyManager:
             if victim and ladder.victim is not None:
                 self._precheck(ladder, ladder.victim, firing, chosen, make_plan)
             return f"pid {target.pid} ({target.name}): {standing}"
+        if not ladder.dry_run and _ends_with_limit(ladder) and (limited := self.context.limited(target.id)):
+            return f"pid {target.pid} ({target.name}): {limited}"
         plan = make_plan(target, chosen.passed_over)
         taken = self._claimed(None, plan, frozenset({chosen.target.key.gpu_uuid}))
         if not taken:
@@ -359,6 +363,12 @@ def _is_act_of_rule(run: LadderRun) -> bool:
 
 def _may_end(run: LadderRun) -> bool:
     return not run.plan.dry_run and any(may_end(step) for step in run.plan.steps)
+
+
+def _ends_with_limit(ladder: LadderRule) -> bool:
+    """Return whether a limit is the only thing that lasts: what comes before would only be done again for nothing."""
+    *before, last = ladder.steps
+    return last.kind is StepKind.LIMIT and not any(step.disrupts for step in before)
 
 
 def _request(firing: AlertCandidates, victim: str, passed_over: frozenset[ProcessId]) -> RemedyRequest:

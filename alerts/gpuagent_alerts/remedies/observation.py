@@ -181,8 +181,8 @@ class UnitPermission:
         return ""
 
 
-class AlreadyLimited(str):
-    """A refusal because gpuagent has limited the cgroup before: the step is passed over where another follows it."""
+class NotPossibleHere(str):
+    """A refusal that is nobody's fault: the step cannot be taken here, and is passed over where another follows it."""
 
     __slots__ = ()
 
@@ -246,12 +246,6 @@ class ActionExecutor(Protocol):
             ActionRefused: that is not permitted, or the driver or the helper refuses.
             ProcessEnded: the target has ended.
         """
-        ...
-
-    async def enforce(
-        self, target: Target, permission: UnitPermission, hard_bytes: int, holder: LimitHolder, *, rehearse: bool
-    ) -> ActionResult:
-        """Limit the GPU memory of the target's cgroup to so much, whatever it holds. Raises as `limit` does."""
         ...
 
     async def reset(self, target: Target, deadline_seconds: float) -> ActionResult: ...

@@ -8,23 +8,19 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
 from collections.abc import Callable, Collection
-from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 
 from gpuagent.core.identity import ProcessId
-from gpuagent_alerts.remedies.audit import Audit, NotRecorded, objections
+from gpuagent_alerts.remedies.audit import NotRecorded, objections
 from gpuagent_alerts.remedies.audit_rows import END, INTENT, RESULT
 from gpuagent_alerts.remedies.limit_lifts import limit_ask
 from gpuagent_alerts.remedies.observation import (
-    ActionExecutor,
     ActionResult,
-    AlreadyLimited,
     Condition,
+    NotPossibleHere,
     Observation,
-    Observer,
     ProcessEnded,
     UnitPermission,
 )
@@ -32,6 +28,7 @@ from gpuagent_alerts.remedies.outcome import RunOutcome, RunResult
 from gpuagent_alerts.remedies.pinned_processes import ActionRefused, PinnedProcess, PinnedProcesses
 from gpuagent_alerts.remedies.plan import Plan, all_ending, begin_row, end_row, intent_note, may_end_row, skipped_row
 from gpuagent_alerts.remedies.proof import outcome_of_answer, outcome_without_alert, watch_release
+from gpuagent_alerts.remedies.run_context import RunContext
 from gpuagent_alerts.remedies.safeguards.limits import cooldown_key
 from gpuagent_alerts.remedies.safeguards.policy import ended_with, may_end
 from gpuagent_alerts.remedies.safeguards.refusals import NotAllowListed, OnlyKillHelps, TemporaryRefusal
@@ -58,35 +55,12 @@ class _RunEnded(Exception):
         self.data = data
 
 
+class _NotPossible(ActionRefused):
+    """Nothing is wrong with the process, but the step cannot be taken here."""
+
+
 class _OnlyKillReaches(ActionRefused):
     """Nothing is wrong with the step, but that the process sleeps where SIGKILL alone may reach it."""
-
-
-@dataclass(frozen=True, slots=True)
-class RunContext:
-    """What a run needs: the interfaces to the outside world, and the audit log."""
-
-    observer: Observer
-    executor: ActionExecutor
-    audit: Audit
-    gate: AbstractAsyncContextManager[object]
-    """Held from the look at the limits until the intent is written: two runs cannot spend the same budget."""
-    now: Callable[[], float]
-    """CLOCK_BOOTTIME."""
-    look_seconds: float = 15.0
-    """How long to wait for a fresh reading before giving up: nothing is done on an old one."""
-    wall: Callable[[], float] = time.time
-    """Unix time, for people."""
-    never_listed: Callable[[ProcessId], str] = lambda _: ""
-    """Returns which entry of the operator's meant a process when it was first seen, or that this is being looked up."""
-    ending: Callable[[], Collection[ProcessId]] = frozenset
-    """Returns those whose end was asked for, in any run that is no dry one, and that live on."""
-    released: Callable[[ProcessId], bool] = lambda _: False
-    """Returns whether one whose end was asked for lives on and has given all of its memory back."""
-
-    def is_waited_for(self, identity: ProcessId) -> bool:
-        """Return whether a process whose end was asked for may still give memory back. May block."""
-        return self.executor.is_alive(identity) and not self.released(identity)
 
 
 class LadderRun:
@@ -229,6 +203,9 @@ class LadderRun:
         judged_as, self._before = self.plan.judged_as(step), observation
         try:
             facts = await self._check(judged_as, observation)
+        except _NotPossible as reason:
+            await self._leave_out(step, *reason.reasons)
+            return None
         except _OnlyKillReaches as reason:
             if (kill := self.plan.kill_after(judged_as)) is None:
                 raise self._refused(*reason.reasons) from None
@@ -237,10 +214,8 @@ class LadderRun:
             judged_as, facts = kill, await self._check(kill, observation)
         permission = self._permission(observation)
         if refusal := await self._context.executor.group_refusal(judged_as, self.plan.target, permission):
-            if isinstance(refusal, AlreadyLimited) and step != self.plan.steps[-1]:
-                await self._skip(step, refusal)
-                return None
-            raise self._refused(refusal)
+            await self._leave_out(step, refusal)
+            return None
         if step.disrupts and (refusal := await self._pinned.container_refusal()):
             raise self._refused(refusal)
         useless = step.sends is not None and all(each.ignores(step.sends) for each in facts)
@@ -249,19 +224,27 @@ class LadderRun:
             await asyncio.to_thread(self._write_intent, step, observation, useless, facts)
         started = self._context.now()
         done = await self._execute(step, observation, facts[0].ties)
-        self._acted = self._acted or step.disrupts
+        self._acted = self._acted or (step.disrupts and (done.taken or step.kind is not StepKind.LIMIT))
         if self.plan.is_question(step):
             return outcome_of_answer(step, done, self._context.now() - started)
-        if not done.ok and (not step.disrupts or (step.asks_app and step != self.plan.steps[-1])):
-            return None  # an app that has no client, refuses or is silent keeps no later step away
         if not done.ok:
-            raise _RunEnded(
-                RunOutcome(RunResult.FAILED, f"{step}: {done.detail}", acted=True), not_permitted=done.errno == 1
-            )
+            self._failed(step, done)
+            return None
         self._limited = done.detail if step.kind is StepKind.LIMIT else ""
         # A person who asks what would be done waits for no effect: there is none, and no alert that could end.
         pointless = (useless and step.kind is not StepKind.KILL) or (self.plan.dry_run and self.plan.request.by_hand)
         return await self._wait_for_effect(step, 0.0 if pointless else step.wait_seconds)
+
+    def _failed(self, step: RemedyStep, done: ActionResult) -> None:
+        """Go on with the next step where one that could not be taken keeps no later one away; else end."""
+        is_last, is_limit = step == self.plan.steps[-1], step.kind is StepKind.LIMIT
+        if not step.disrupts or ((step.asks_app or (is_limit and not done.taken)) and not is_last):
+            return  # an app that has no client, refuses or is silent; a limit that cannot be had here
+        if is_limit and not done.taken:
+            raise self._refused(done.detail)
+        # Nobody knows whether the limit was set: no fault of who is limited, and the breaker counts it for nothing.
+        result = RunResult.INTERRUPTED if is_limit else RunResult.FAILED
+        raise _RunEnded(RunOutcome(result, f"{step}: {done.detail}", acted=True), not_permitted=done.errno == 1)
 
     async def _pass_over(self, step: RemedyStep, reason: str) -> RunOutcome | None:
         """Leave the step out; its time is waited all the same, and only one that did not run in it is killed."""
@@ -271,6 +254,12 @@ class LadderRun:
         return await self._wait_for_effect(
             step, 0.0 if self.plan.dry_run and self.plan.request.by_hand else step.wait_seconds
         )
+
+    async def _leave_out(self, step: RemedyStep, *reasons: str) -> None:
+        """Go on with the next step where this one cannot be taken here; end where that is no mere want of means."""
+        if step == self.plan.steps[-1] or not all(isinstance(each, NotPossibleHere) for each in reasons):
+            raise self._refused(*reasons)
+        await self._skip(step, "; ".join(reasons))
 
     async def _skip(self, step: RemedyStep, reason: str) -> None:
         """Write down that the step is left out."""
@@ -308,6 +297,8 @@ class LadderRun:
             if reasons := list(dict.fromkeys([*against, *changed])):
                 if all(isinstance(reason, OnlyKillHelps) for reason in reasons):
                     raise _OnlyKillReaches(*self._attribute(member, reasons))
+                if chosen and all(isinstance(reason, NotPossibleHere) for reason in reasons):
+                    raise _NotPossible(*reasons)
                 next_may = chosen and all(isinstance(reason, NotAllowListed) for reason in reasons)
                 raise self._refused(*self._attribute(member, reasons), general=not next_may)
         falls_together = groups_of(step) or (step.disrupts and self.plan.scope != "process")
@@ -361,7 +352,8 @@ class LadderRun:
             await self._write_result(step, ActionResult(ok=False, detail=detail, taken=False), considered=step.disrupts)
             raise
         self.has_taken_a_step = self.has_taken_a_step or done.taken
-        await self._write_result(step, done)
+        not_had = step.kind is StepKind.LIMIT and not done.taken
+        await self._write_result(step, done, considered=not_had)
         return done
 
     async def _write_result(self, step: RemedyStep, done: ActionResult, *, considered: bool = False) -> None:
@@ -433,8 +425,8 @@ class LadderRun:
     async def _do_or_tell(self, step: RemedyStep, observation: Observation, permission: UnitPermission) -> ActionResult:
         """Set a limit, or drop page cache, or tell how much that would be; pass where it is no memory of the GPU."""
         if step.kind is StepKind.LIMIT:
-            executor, ask = self._context.executor, limit_ask(self.plan, step, self.id, observation)
-            return await executor.limit(step, self.plan.target, permission, ask)
+            ask = limit_ask(self.plan, step, self.id, observation, self._context.limit_owner)
+            return await self._context.executor.limit(step, self.plan.target, permission, ask)
         if not observation.unified_memory:
             return ActionResult(ok=False, detail="the GPU has memory of its own: page cache is none of it", taken=False)
         return await self._context.executor.drop_caches(step, rehearse=self.plan.dry_run)

@@ -45,14 +45,14 @@ from gpuagent_alerts.remedies.observer import MemoryHoldTimes, SnapshotObserver
 from gpuagent_alerts.remedies.outcome import NOTHING_DONE, RunOutcome, RunResult
 from gpuagent_alerts.remedies.plan import Plan
 from gpuagent_alerts.remedies.rehearsal import accepted_advice
-from gpuagent_alerts.remedies.run import LadderRun, RunContext
+from gpuagent_alerts.remedies.run import LadderRun
+from gpuagent_alerts.remedies.run_context import RunContext
 from gpuagent_alerts.remedies.safeguards.limits import STOPPED_BY_HAND, breaker_reason, owners_left_alone
 from gpuagent_alerts.remedies.safeguards.refusals import advice_on
 from gpuagent_alerts.remedies.safeguards.victim import VictimChoice
 from gpuagent_alerts.remedies.selection import AlertCandidates
 from gpuagent_alerts.remedies.settings import RemedySettings
 from gpuagent_alerts.remedies.snapshot_targets import unranked_memory, used_ratio
-from gpuagent_alerts.remedies.standing_limits import StandingLimits, enforced
 from gpuagent_alerts.remedies.steps import RemedyStep, StepKind
 from gpuagent_alerts.remedies.target import Target
 from gpuagent_alerts.remedies.unreadable_gpus import LastListObserver, UnreadableGpus
@@ -122,16 +122,17 @@ class RemedyService:
         self._later: set[asyncio.Task[None]] = set()
         self._value_history = ValueHistory()
         self._presence = MemoryHoldTimes()
+        executor, owner = dependencies.executor(self.history), dependencies.digests(b"memory limits")
+        self.limit_lifts = LimitLifts(dependencies.limits, dependencies.clock, self.audit, executor.is_alive, owner)
         context = RunContext(
-            self.observer, dependencies.executor(self.history), self.audit, asyncio.Lock(), dependencies.clock.now,
+            self.observer, executor, self.audit, asyncio.Lock(), dependencies.clock.now,
             self._look_seconds(settings), dependencies.clock.wall, self._never_entries.first_seen,
+            limit_owner=owner, limited=self.limit_lifts.words,
         )  # fmt: skip
         self.remedies = RemedyManager(
             settings.ladders, settings.rules, context,
             proof_seconds=settings.proof_seconds, on_run_end=self._run_ended,
         )  # fmt: skip
-        self.limit_lifts = LimitLifts(dependencies.limits, dependencies.clock, self.audit, context.executor.is_alive)
-        self.standing_limits = StandingLimits(self.limit_lifts, context.executor, self.audit, dependencies.clock)
         self._open_runs = OpenRuns(self.audit, dependencies.store, self.remedies)
         self.use(settings)
 
@@ -183,8 +184,6 @@ class RemedyService:
         self.remedies.update_snapshot(snapshot)
         if self._open_runs.has_moved:
             self._do_later(self._open_runs.close_again(), "open runs")
-        if not (self._off or self._stopped) and self.standing_limits.is_due(self.settings):
-            self._do_later(self.standing_limits.look(self.settings, snapshot), "standing limits")
         await self.observer.update_snapshot(snapshot)
 
     async def update_alerts(self, evaluations: Sequence[AlertEvaluation]) -> None:
@@ -192,7 +191,7 @@ class RemedyService:
         await self.observer.update_alerts(evaluations)
         if self.limit_lifts.is_due():
             firing = {each.alert.fingerprint for each in evaluations}
-            self._do_later(self.limit_lifts.look(firing, enforced(self.settings)), "memory limits")
+            self._do_later(self.limit_lifts.look(firing), "memory limits")
         snapshot = self._snapshot
         if snapshot is not None and self.remedies.ladders:
             self._value_history.add(evaluations)
@@ -294,8 +293,8 @@ class RemedyService:
         self._manual_stop.end()
         await self._look_at_the_breaker()
 
-    async def lift(self, uid: int) -> list[str]:
-        """Lift all memory limits of remedies; return what came of each. Raises LimitRefused."""
+    async def lift(self, uid: int) -> tuple[list[str], list[str]]:
+        """Lift all memory limits of this agent; return what was lifted, and what was not. Raises LimitRefused."""
         return await self.limit_lifts.lift_all(await describe_user(uid))
 
     async def document(self) -> dict[str, Any]:

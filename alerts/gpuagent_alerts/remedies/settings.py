@@ -36,8 +36,6 @@ class MemoryBudget:
     container: str | None = None
     user: str | None = None
     app: str | None = None
-    enforced: bool = False
-    """Whether it is a standing memory limit on the cgroup of its unit or container."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,7 +3,7 @@
 A forked child would lose the values of threading.local in other threads: after a fork Python ends all threads but one,
 and their thread-local values with them. What the app's process refers to at the time of the fork stays, so it must find
 the threading.local objects. A sweep over its heap would stop it for some 15 ms; so the first child looks for them, and
-tells by which names they are reached.
+tells by which names they are reached. For contexts, see contexts.py.
 """
 
 from __future__ import annotations
@@ -18,17 +18,19 @@ from types import ModuleType
 from typing import Any, NamedTuple
 
 from gpuagent_client.blame import fork
+from gpuagent_client.blame.contexts import ContextReferences, find_contexts, uses_context_variables
 from gpuagent_client.blame.fork import ChildAnswer, ChildWork, ThreadFrame, run_in_child
-from gpuagent_client.blame.heap import ThreadValues
+from gpuagent_client.blame.heap import Carried, ThreadValues
 from gpuagent_client.blame.judgment import Series, Watch, judge
 from gpuagent_client.blame.lines import Recorder, allocated_bytes, grown_bytes, lines_verdict, pinned_bytes
 from gpuagent_client.blame.look import Look, take_look
-from gpuagent_client.blame.marking import from_last_class
+from gpuagent_client.blame.marking import collector_frees_cycles, from_last_class
 from gpuagent_client.blame.memory_in_use import UsageSeries
 from gpuagent_client.blame.paths import Trail, instance_dict, trail
 from gpuagent_client.blame.pause import refuse_long_pause
 from gpuagent_client.blame.report import SecondLookInput, report_holders
 from gpuagent_client.blame.tensors import exact_types, loaded_torch
+from gpuagent_client.blame.watch import NO_CONTEXTS
 from gpuagent_client.blame.wire import CensusRequest, Context, census_request, verdict
 from gpuagent_client.errors import Refused
 
@@ -58,9 +60,9 @@ def _names(way: Trail) -> list[str]:
     return [way.root, *names]
 
 
-def values_of(names: Names) -> list[ThreadValues]:
+def values_of(names: Names) -> list[Carried]:
     """Return, in the app, the values of these, thread by thread. Reads namespaces, and calls nothing of the app."""
-    values = []
+    values: list[Carried] = []
     kinds = exact_types(threading.local)
     for one in names:
         owner = _resolve(one)
@@ -90,7 +92,7 @@ ENOUGH_REQUESTS = 100
 SAMPLES = 8
 LEAST_WATCHED_PART = 0.15  # of the window: as long as the containers are watched at least, if the deadline allows
 ANSWER_SECONDS = 1.0
-SnapshotTask = Callable[[list[ThreadFrame], list[ThreadValues]], ChildWork]
+SnapshotTask = Callable[[list[ThreadFrame], list[Carried]], ChildWork]
 
 
 def census(args: Mapping[str, object], deadline_seconds: float, context: Context) -> dict[str, object]:
@@ -119,15 +121,15 @@ def census(args: Mapping[str, object], deadline_seconds: float, context: Context
         found = run.second_look(then, with_addresses=recorder is not None)
         left = request.gaps[1] - (time.monotonic() - moments[1].seconds)
         left = min(max(left, request.window_seconds * LEAST_WATCHED_PART), ends - time.monotonic())
-        series = _watch(found["groups"], context, left, usage) if request.gaps[1] > 0 else {}
+        series = _watch(Watch(found["groups"], run.contexts), context, left, usage) if request.gaps[1] > 0 else {}
         moments.append(Moment.now(context))
         if recorder is not None:
             recorder.take_snapshot()
     finally:
         if recorder is not None:
             recorder.end()
-    if _full_collections() > collections:  # the app may do that itself, with the collector off
-        found["freed_by_gc"] = True
+    # Asked here: in a child the collector is off. The app may also collect by itself, with the collector off.
+    found["freed_by_gc"] = collector_frees_cycles() or _full_collections() > collections
     part = usage.part_of(moments[1].seconds, moments[2].seconds)
     judged = judge(found, series, pace_of(moments), usage=usage.values if series else None, usage_part=part)
     lines, line_notes = ([], []) if recorder is None else recorder.results(judged.growing)
@@ -163,6 +165,7 @@ class _CensusRun:
         self._size: fork.Size | None = None
         self._thread_locals: Names = []
         self._whole = True
+        self.contexts = NO_CONTEXTS
         self.notes: list[str] = []
         self.forks = 0
         self.foretold_seconds = 0.0
@@ -171,8 +174,8 @@ class _CensusRun:
     def first_look(self) -> bytes:
         """Return the table of the first look, and remember where thread-local values are found."""
 
-        def work(frames: list[ThreadFrame], values: list[ThreadValues]) -> Iterator[bytes]:
-            look = take_look(self._torch, frames, values, self._seconds(), is_first=True)
+        def work(frames: list[ThreadFrame], carried: list[Carried]) -> Iterator[bytes]:
+            look = take_look(self._torch, frames, carried, self._seconds(), is_first=True)
             size = [len(look.objects), len(look.live)]
             if look.has_graphs:
                 yield json.dumps([look.table().encode().decode(), *size, [], False]).encode()
@@ -189,8 +192,8 @@ class _CensusRun:
     def second_look(self, then: bytes, *, with_addresses: bool) -> dict[str, Any]:
         """Return what holds more than at the first look."""
         answer = self._perform(
-            lambda frames, values: report_holders(
-                self._torch, SecondLookInput(frames, values, then, self._whole, self._seconds()),
+            lambda frames, carried: report_holders(
+                self._torch, SecondLookInput(frames, carried, then, self._whole, self._seconds()),
                 show_keys=self._request.show_keys, top=self._request.top, with_addresses=with_addresses,
             )
         )  # fmt: skip
@@ -207,13 +210,18 @@ class _CensusRun:
         fork.refuse_pinned_memory(pinned_bytes(self._torch))
         foretold = refuse_long_pause(self._request.max_pause_seconds, self.worst_stall_seconds)
         self.foretold_seconds = self.foretold_seconds or foretold  # what was known before the app stood still
-        values = values_of(self._thread_locals)  # not longer than the fork: they are the app's
+        carried = values_of(self._thread_locals)  # not longer than the fork: they are the app's
+        if uses_context_variables():
+            found = find_contexts()
+            self.contexts = ContextReferences.to(found)
+            carried += found
+            del found
         try:
             answer = run_in_child(
-                lambda frames: work(frames, values), self._seconds(), own_threads=(self._context.thread_id,)
+                lambda frames: work(frames, carried), self._seconds(), own_threads=(self._context.thread_id,)
             )
         finally:
-            values.clear()
+            carried.clear()
             self.forks += 1
         self.worst_stall_seconds = max(self.worst_stall_seconds, answer.stall_seconds)
         return answer
@@ -233,12 +241,11 @@ def _wait(context: Context, seconds: float) -> None:
         raise Refused("the app is stopping")
 
 
-def _watch(groups: Sequence[Mapping[str, Any]], context: Context, seconds: float, usage: UsageSeries) -> Series:
+def _watch(watch: Watch, context: Context, seconds: float, usage: UsageSeries) -> Series:
     """Ask the app's containers for their lengths, several times in so many seconds; and for the memory in use.
 
     The latter only where some of what grew has no container that could be asked.
     """
-    watch = Watch(groups)
     if watch.is_blind:
         usage.sample()
     for _ in range(SAMPLES):

@@ -10,6 +10,7 @@ import sys
 from types import CellType, FunctionType, MethodType
 from typing import NamedTuple
 
+from gpuagent_client.blame.filling import BELOW, elements_of
 from gpuagent_client.blame.heap import HEAP_TYPE, HolderPath, are_links, true_instance, walk
 from gpuagent_client.blame.look import UNREACHED, Entry, Look, Table, bytes_of
 from gpuagent_client.blame.marking import NO_PARENT, from_last_class
@@ -24,6 +25,7 @@ from gpuagent_client.blame.watch import (
     bound_of,
     frames_target,
     how_to_measure,
+    length_of,
     measure,
     target,
     tasks_target,
@@ -67,6 +69,7 @@ class Finding:
         self.in_cycle = in_cycle
         self.in_graph = False
         self.replaced = False  # a tensor that is replaced by a longer one
+        self.filled = False  # the elements of the container get more, and not the container
         self.chained = False  # the first of a chain of objects of one class
         self.targets: list[Target] = []
         self.gained = 0
@@ -159,6 +162,7 @@ class Comparison:
         if not ways:
             return []
         found = [one for one in (self._container(ways, level) for level in levels) if one is not None]
+        found += self._filled(ways, levels, growths) if found and not growth.in_graph else []
         if not found:
             found = [self._by_name(ways, growth)]
         for one in found:
@@ -181,8 +185,8 @@ class Comparison:
         ways = [self._look.marking.path(places[id(one.tensor)]) for one in tensors[::step] if id(one.tensor) in places]
         return sorted(ways, key=lambda way: (len(way), -way[-1]))
 
-    def _container(self, ways: list[list[int]], level: Level) -> Finding | None:
-        """Return the container whose elements are at this level, and watch it, or the largest of its kind."""
+    def _containers(self, ways: list[list[int]], level: Level) -> dict[int, list[int]]:
+        """Return the containers whose elements are at this level with the way to one, those of most ways first."""
         tops: dict[int, list[int]] = {}
         counts: dict[int, int] = {}
         for way in ways:
@@ -190,9 +194,53 @@ class Comparison:
             if position:
                 tops.setdefault(way[position - 1], way[: position + 1])
                 counts[way[position - 1]] = counts.get(way[position - 1], 0) + 1
+        return {place: tops[place] for place in sorted(tops, key=lambda place: -counts[place])}
+
+    def _filled(self, ways: list[list[int]], levels: list[Level], growths: list[Growth]) -> list[Finding]:
+        """Return the containers whose elements get more tensors, though they may be all there: watched as a whole.
+
+        That is one some of whose elements have no tensor yet, or one of many containers, of which only a few can be
+        watched by themselves.
+        """
+        order = self._look.marking.order
+        for level in levels:
+            tops = self._containers(ways, level)
+            if not tops or not self._names.label(level.signature).startswith("["):
+                continue
+            way = next(one for one in ways if next(iter(tops)) in one)
+            container = way.index(next(iter(tops)))
+            if len(tops) > MAX_WATCHED:
+                shared = (set(one) for one in tops.values())
+                container = len(set(way).intersection(*shared)) - 1
+            elif sum(length_of(order[place]) or 0 for place in tops) <= self._entries(level.signature)[0].width:
+                continue
+            if container < 0 or elements_of(order[way[container]]) is None:
+                continue
+            named = self._named_below(way, container)
+            finding = self._finding(way, container, named=named)
+            if (finding.container or 0) < 0:  # a class is named by itself
+                continue
+            finding.filled = True
+            finding.gained = max(1, sum(one.more for one in growths))
+            self._watch(finding, way[: container + 1], f"{BELOW}{len(way) - 1 - container}")
+            if bound_of(finding.way.objects[finding.named]) is None:
+                return [finding]
+        return []
+
+    def _named_below(self, way: list[int], container: int) -> int:
+        """Return where on the way what code fills is: the container that a tensor is in, or an attribute with it."""
+        objects = [self._look.marking.order[place] for place in way]
+        last = len(objects) - 1
+        above = objects[last - 2] if last >= container + 2 else None
+        is_element = elements_of(objects[last - 1]) is not None and instance_dict(above) is not objects[last - 1]
+        return last - 1 if is_element else last
+
+    def _container(self, ways: list[list[int]], level: Level) -> Finding | None:
+        """Return the container whose elements are at this level, and watch it, or the largest of its kind."""
+        tops = self._containers(ways, level)
         if not tops:
             return None
-        ranked = sorted(tops, key=lambda place: -counts[place])[:MAX_WATCHED]
+        ranked = list(tops)[:MAX_WATCHED]
         way = tops[ranked[0]]
         position = len(way) - 2
         head = self._head_of_chain(way)
@@ -309,11 +357,11 @@ class Comparison:
 
 
 def from_instance(objects: tuple[object, ...]) -> tuple[object, ...]:
-    """Return the path from the instance that it leads to first, if only a bound method and attributes come before.
+    """Return the path from the instance that it leads to first, if only a bound method or plain containers come before.
 
-    A cycle has no beginning: an instance says more than a method that is bound to it.
+    A cycle has no beginning: an instance says more than a method that is bound to it, or a list that it is in.
     """
     for position, item in enumerate(objects[:-1]):
-        if not true_instance(item, MethodType, dict):
+        if not true_instance(item, MethodType, dict, list, tuple, set):
             return objects[position:] if type(item).__flags__ & HEAP_TYPE else objects
     return objects

@@ -11,8 +11,9 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Iterable, Mapping
+from contextvars import Context
 from types import CellType, FrameType, FunctionType, ModuleType
-from typing import TYPE_CHECKING, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, TypeVar, Union
 
 from gpuagent_client.blame.fork import ThreadFrame
 
@@ -197,6 +198,10 @@ class ThreadValues(NamedTuple):
     attributes: dict[str, object]
 
 
+Carried = Union[ThreadValues, Context]
+"""What the app holds on to over a fork, which would be gone in the child."""
+
+
 class Heap(NamedTuple):
     """Heap of the app as the child found it; made before anything of ours could be mistaken for a holder."""
 
@@ -208,6 +213,7 @@ class Heap(NamedTuple):
     values: tuple[ThreadValues, ...] = ()
     unnamed: frozenset[int] = frozenset()  # ids of classes that no name of a module leads to
     tasks: tuple[object, ...] = ()  # of asyncio
+    contexts: tuple[Context, ...] = ()  # of threads and tasks, where the app uses context variables
 
     def is_named_class(self, item: object) -> bool:
         """Return whether this is a class that its module knows by name, so that it is named by itself."""
@@ -223,7 +229,7 @@ class Heap(NamedTuple):
         return true_instance(item, ModuleType) or id(item) in self.modules or id(item) in self.frames
 
 
-def index_heap(objects: list[object], frames: list[ThreadFrame], values: list[ThreadValues]) -> Heap:
+def index_heap(objects: list[object], frames: list[ThreadFrame], carried: list[Carried]) -> Heap:
     """Index the heap as it was before the census made objects of its own."""
     known = frozenset(map(id, objects))
     modules: dict[int, str] = {}
@@ -238,11 +244,14 @@ def index_heap(objects: list[object], frames: list[ThreadFrame], values: list[Th
         for value in list(one.frame.f_locals.values()):
             if type(value) not in ATOMS:
                 holders[id(value)] = (*holders.get(id(value), ()), one.frame)
-    ours = {id(objects), id(frames), id(values), *map(id, values)}
+    values = [one for one in carried if type(one) is not Context]
+    contexts = tuple(one for one in carried if type(one) is Context)
+    ours = {id(objects), id(frames), id(carried), *map(id, values)}
     owners = {id(one.attributes): one.owner for one in values}
     kind = getattr(sys.modules.get("_asyncio"), "Task", None)  # from 3.14 on asyncio has no set of them
     tasks = tuple(item for item in objects if type(item) is kind)
-    return Heap(known - ours, modules, running, holders, owners, tuple(values), unnamed_classes(objects), tasks)
+    unnamed = unnamed_classes(objects)
+    return Heap(known - ours, modules, running, holders, owners, tuple(values), unnamed, tasks, contexts)
 
 
 class _Walk:

@@ -2,24 +2,26 @@
 
 from __future__ import annotations
 
+import functools
 import types
+from collections import deque
 from collections.abc import Iterable, Iterator
 from types import CodeType, FunctionType
 
+from gpuagent_client.blame.bytecode import ATTRIBUTE_LOADS, STATEMENT_ENDS, read_code
 from gpuagent_client.blame.code_index import CodeIndex
-from gpuagent_client.blame.heap import true_instance
+from gpuagent_client.blame.heap import HEAP_TYPE, true_instance
 from gpuagent_client.blame.paths import Handle, Trail, instance_dict
 from gpuagent_client.blame.sites import (
     ADDING,
-    ATTRIBUTE_LOADS,
+    ALIAS_LOADS,
     MAX_SITES,
-    STATEMENT_ENDS,
     Site,
     Use,
     codes_of,
     is_library,
-    read_code,
     site_of,
+    uses,
 )
 
 SETTERS = frozenset(
@@ -73,6 +75,33 @@ def lines_that_replace(field: str, owner: object, index: CodeIndex) -> list[Site
             if op.name.startswith(("STORE_", "RETURN")):
                 read_at = None
     return [found[place] for place in sorted(found)]
+
+
+def line_of_cached_property(handle: Handle) -> list[Site]:
+    """Return the property that functools.cached_property keeps under this name; empty where there is none."""
+    for kind in type(handle.owner).__mro__ if handle.kind == "attribute" else ():
+        member = vars(kind).get(handle.name)
+        if type(member) is functools.cached_property and true_instance(member.func, FunctionType):
+            code = member.func.__code__
+            return [site_of(code, Use("carried", code.co_firstlineno))]
+    return []
+
+
+def lines_in_own_methods(container: object) -> list[Site]:
+    """Return lines in methods of a container's own class, if that is the app's, that add to it or take out of it."""
+    kind = type(container)
+    if not (kind.__flags__ & HEAP_TYPE and true_instance(container, dict, list, set, deque)):
+        return []
+    found = {}
+    for code in dict.fromkeys(code for one in kind.__mro__ if one.__flags__ & HEAP_TYPE for code in codes_of(one)):
+        if code.co_argcount and not is_library(code):
+            for use in uses(code, code.co_varnames[0], ALIAS_LOADS):
+                if use.how in {"added", "taken"}:
+                    site = site_of(code, use)
+                    found[site.file, site.line] = site
+    if all(site.how == "taken" for site in found.values()):
+        return []
+    return [found[place] for place in sorted(found, key=lambda place: (found[place].how, place))]
 
 
 KEYWORDS = frozenset(["KW_NAMES", "LOAD_CONST"])

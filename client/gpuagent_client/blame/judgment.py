@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
+from gpuagent_client.blame.contexts import ContextReferences
+from gpuagent_client.blame.filling import BELOW
 from gpuagent_client.blame.memory_in_use import Usage, rises_on
-from gpuagent_client.blame.watch import LENGTH, LIMITS, decode, goes_on, measure_all
+from gpuagent_client.blame.watch import LENGTH, LIMITS, NO_CONTEXTS, decode, goes_on, measure_all
 from gpuagent_client.blame.wire import size
 
 ALTERNATIVES = "alternatives"
@@ -15,6 +17,9 @@ LEAST_SHARE = 0.05
 LEAST_BYTES = 2048
 FAR_BOUND = 8
 """A container that may hold so many times what it holds now is as good as one without a bound."""
+LEAST_FILLED = 3
+FILLED_PART = 0.3
+"""Least number of tensors, and part of those that are expected, that come to elements which are there already."""
 UNWATCHED_SHARE = 0.3
 """Least share of the growth for a holder that cannot be watched."""
 UNWATCHED = "and could not be watched"
@@ -28,7 +33,8 @@ OWN_KEYS = ("targets", "gained", "bound", "rooted", "device")
 class Watch:
     """Series of what the suspected containers come to, asked in the app itself."""
 
-    def __init__(self, groups: Sequence[Mapping[str, Any]]) -> None:
+    def __init__(self, groups: Sequence[Mapping[str, Any]], contexts: ContextReferences = NO_CONTEXTS) -> None:
+        self._contexts = contexts
         self._targets = {
             (number, place): decode(one["targets"])
             for number, group in enumerate(groups)
@@ -45,7 +51,7 @@ class Watch:
     def sample(self) -> None:
         """Ask each container once; None where it cannot be reached any more."""
         for key, watched in self._targets.items():
-            known = [value for value in measure_all(watched) if value is not None]
+            known = [value for value in measure_all(watched, self._contexts) if value is not None]
             self.series[key].append(sum(known) if known else None)
 
 
@@ -120,6 +126,10 @@ def _choose(
         limit = min((LIMITS.get(target[2], float("inf")) for target in one["targets"]), default=float("inf"))
         if one["targets"] and goes_on(values, at_second - gained, at_second, gained * pace, limit):
             last = next((value for value in reversed(values) if value is not None), at_second)
+            if one["targets"][0][2].startswith(BELOW) and (
+                best is not None or last - at_second < max(LEAST_FILLED, FILLED_PART * gained * pace)
+            ):
+                continue
             if one["targets"][0][2] == LENGTH and last - at_second > MUCH_MORE * max(1.0, gained * pace):
                 continue
             rise = (last - at_second) / max(1, at_second)

@@ -20,7 +20,7 @@ from typing import NamedTuple
 from gpuagent_client.blame.arrays import base_of, holds_objects, is_inside_pandas
 from gpuagent_client.blame.fork import ThreadFrame
 from gpuagent_client.blame.graphs import GraphReader
-from gpuagent_client.blame.heap import Heap, ThreadValues, are_links, index_heap, module_of, true_instance
+from gpuagent_client.blame.heap import Carried, Heap, are_links, index_heap, module_of, true_instance
 from gpuagent_client.blame.marking import NO_PARENT, Deadline, Marking, code_of_task
 from gpuagent_client.blame.paths import (
     ATTRIBUTES_IN,
@@ -322,7 +322,7 @@ class Look:
 def take_look(
     torch: ModuleType,
     frames: list[ThreadFrame],
-    values: list[ThreadValues],
+    carried: list[Carried],
     clock_seconds: float = 60.0,
     *,
     is_first: bool = False,
@@ -332,7 +332,7 @@ def take_look(
     `clock_seconds` is the time that the child has: where it does not suffice, what is deep in the app is not seen.
     """
     objects = gc.get_objects()
-    return Look(torch, index_heap(objects, frames, values), objects, clock_seconds, is_first=is_first)
+    return Look(torch, index_heap(objects, frames, carried), objects, clock_seconds, is_first=is_first)
 
 
 def _thread_locals(objects: Iterable[object]) -> list[object]:

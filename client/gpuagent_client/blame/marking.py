@@ -7,16 +7,18 @@ backward, but for a few samples only, and goes over the whole heap for each leve
 
 from __future__ import annotations
 
+import functools
 import gc
 import sys
 import threading
 import time
 from array import array
 from collections.abc import Iterable, Iterator
-from types import BuiltinFunctionType, CodeType, CoroutineType, FrameType, GeneratorType, ModuleType
+from types import BuiltinFunctionType, CodeType, CoroutineType, FrameType, FunctionType, GeneratorType, ModuleType
 from typing import Any, Callable, NamedTuple
 
 from gpuagent_client.blame.arrays import base_of, is_array_type, objects_in
+from gpuagent_client.blame.contexts import values_by_variable
 from gpuagent_client.blame.heap import Heap, module_of, referents_of, true_instance
 from gpuagent_client.blame.paths import SUSPENDED, is_library_file, suspended_frame
 
@@ -66,6 +68,8 @@ class Marking:
         self._followed: dict[type, bool] = {}
         self._arrays: set[type] = set()
         self._thread_dicts: dict[int, list[object]] = {}
+        self._caches_of_libraries: list[int] = []  # places of functools caches, which are expanded last
+        self._context_values = values_by_variable(heap.contexts)
         for one in heap.values:
             self._thread_dicts.setdefault(id(one.owner), []).append(one.attributes)
 
@@ -82,6 +86,8 @@ class Marking:
             for namespace in namespaces:
                 self._expand(self.places[id(namespace)], namespace)
             self._finish()
+            self._note_context_values()
+            self._finish()
         for place in early:
             self._expand(place, self.order[place])
         for task in (*asyncio_tasks(), *self._heap.tasks):
@@ -91,6 +97,10 @@ class Marking:
             for value in list(frame.f_locals.values()):
                 self._note(value, self.places[id(frame)])
             self._finish()
+        for place in self._caches_of_libraries:
+            for child in referents_of(self.order[place]):
+                self._note(child, place)
+        self._finish()
 
     def path(self, place: int) -> list[int]:
         """Return the places from the root down to this one."""
@@ -125,8 +135,23 @@ class Marking:
                     self._wanted.discard(id(value))
         return range(first, len(self.order))
 
+    def _note_context_values(self) -> None:
+        """Note the values of the context variables that were found, unless a name leads to the context itself."""
+        for variable, values in self._context_values.items():
+            if variable in self.places:
+                for value in values:
+                    self._note(value, self.places[variable])
+
     def _expand(self, place: int, item: object) -> None:
+        """Note what an object refers to.
+
+        A cache of a library may know functions of the app, as that of a web framework does: whatever else knows them
+        says more.
+        """
         self._wanted.discard(id(item))
+        if type(item) is functools._lru_cache_wrapper and _is_of_library(item):  # noqa: SLF001 - it has no public name
+            self._caches_of_libraries.append(place)
+            return
         for child in self._children(item):
             self._note(child, place)
 
@@ -198,6 +223,12 @@ class Marking:
             for frame in reversed(frames):
                 if frame.f_code.co_flags & FUNCTION_FLAGS == FUNCTION_FLAGS:
                     yield frame
+
+
+def _is_of_library(cache: functools._lru_cache_wrapper[object]) -> bool:
+    """Return whether a library wrote the function whose results this cache keeps."""
+    function = cache.__wrapped__
+    return true_instance(function, FunctionType) and is_library_file(function.__code__.co_filename)
 
 
 def _flags(kind: type) -> int:

@@ -13,20 +13,21 @@ from gpuagent_client.blame.code_index import CodeIndex
 from gpuagent_client.blame.findings import Comparison, Finding, Holder
 from gpuagent_client.blame.fork import ThreadFrame
 from gpuagent_client.blame.graphs import exposes_saved_tensors
-from gpuagent_client.blame.heap import ThreadValues, true_instance
+from gpuagent_client.blame.heap import Carried, true_instance
 from gpuagent_client.blame.indirect import (
     DOUBT,
     REGISTERING,
     handles_of,
+    line_of_cached_property,
     lines_by_calls,
     lines_by_made_names,
+    lines_in_own_methods,
     lines_that_register,
     lines_that_replace,
 )
 from gpuagent_client.blame.judgment import ALTERNATIVES
 from gpuagent_client.blame.lines import ADDRESSES, addresses
 from gpuagent_client.blame.look import Look, Table, take_look
-from gpuagent_client.blame.marking import collector_frees_cycles
 from gpuagent_client.blame.paths import (
     Handle,
     Trail,
@@ -75,6 +76,7 @@ LRU = Cause(
 THREAD_LOCAL = Cause("threading.local holds tensors", "delete the attribute at the end of each request")
 TASK = Cause("a task that does not end holds tensors", "await or cancel it; del the tensor before it waits")
 GENERATOR = Cause("a suspended generator holds tensors", "exhaust or close() it")
+ASYNC_GENERATOR = Cause("a suspended generator holds tensors", "exhaust or aclose() it")
 PARTIAL = Cause("a functools.partial holds tensors", "drop the partial when it is done")
 LOCAL = Cause("a running function keeps it in a variable", "del the variable, or bound what it collects")
 CLASS = Cause("a class attribute only grows", "make it an attribute of an instance, or bound it")
@@ -136,6 +138,7 @@ class Case(NamedTuple):
     in_graph: bool  # they carry a graph, or are in one
     carried: bool  # in one long graph, of a single result
     in_container: bool
+    in_closure: bool = False  # the container is, and nothing of asyncio's is between them
 
     def through(self, *prefixes: str) -> bool:
         """Return whether the path leads through an object of such a class."""
@@ -145,16 +148,27 @@ class Case(NamedTuple):
         """Return whether what is in the container is held by one of these."""
         return any(true_instance(item, *kinds) for item in self.inside)
 
+    def keeps_defaults(self) -> bool:
+        """Return whether it is the default value of an argument: `lambda event, batch=batch: ...`."""
+        return any(
+            true_instance(item, types.FunctionType)
+            and any(one is below for one in (item.__defaults__, item.__kwdefaults__))
+            for item, below in zip(self.inside, self.inside[1:])
+        )
+
 
 # In this order: what the elements of a container are tells more than the container, and that more than where it is.
 RULES: tuple[tuple[Callable[[Case], bool], Cause], ...] = (
     (lambda case: case.by_hook, HOOK),
     (lambda case: case.through("torch.utils.data."), DATALOADER),
     (lambda case: case.keeps(BaseException, types.TracebackType), EXCEPTION),
-    (lambda case: case.through("_asyncio.") or case.keeps(types.CoroutineType, types.AsyncGeneratorType), TASK),
+    (lambda case: case.in_closure and case.through("_asyncio."), CLOSURE),  # an endpoint of a server, not its task
+    (lambda case: case.through("_asyncio.") or case.keeps(types.CoroutineType), TASK),
+    (lambda case: case.keeps(types.AsyncGeneratorType), ASYNC_GENERATOR),
     (lambda case: case.keeps(types.GeneratorType), GENERATOR),
     (lambda case: case.keeps(types.CellType), CLOSURE),
     (lambda case: case.keeps(functools.partial), PARTIAL),
+    (lambda case: case.in_container and case.keeps_defaults(), CLOSURE),
     (lambda case: case.through("functools._lru"), LRU),
     (lambda case: case.through("_queue.SimpleQueue", "queue."), WORKER),
     (lambda case: case.in_graph and case.carried, NO_GRAD),
@@ -171,6 +185,8 @@ RULES: tuple[tuple[Callable[[Case], bool], Cause], ...] = (
 
 def cause_of(way: Trail, *, container: int | None, in_graph: bool, carried: bool, added_by_hook: bool) -> Cause:
     """Return what keeps the tensors at the end of this path."""
+    above = list(zip(way.objects, way.steps))[: container or 0]
+    tasks = [at for at, (item, _) in enumerate(above) if class_name(type(item)).startswith("_asyncio.")]
     case = Case(
         kinds=frozenset(class_name(type(item)) for item in way.objects),
         inside=way.objects[container or 0 :],
@@ -180,6 +196,7 @@ def cause_of(way: Trail, *, container: int | None, in_graph: bool, carried: bool
         in_graph=in_graph,
         carried=carried,
         in_container=container is not None,
+        in_closure=any(one.kind == "cell" for _, one in above[max(tasks, default=-1) + 1 :]),
     )
     return next((cause for applies, cause in RULES if applies(case)), ATTRIBUTE)
 
@@ -188,7 +205,7 @@ class SecondLookInput(NamedTuple):
     """What the second look needs to know."""
 
     frames: list[ThreadFrame]
-    values: list[ThreadValues]
+    carried: list[Carried]
     then: bytes
     whole: bool = True
     """Whether the first look had the time to see everything; else what it did not see would seem to have grown."""
@@ -202,7 +219,7 @@ def report_holders(
 
     `with_addresses` adds where the tensors lie, for `add_allocating_lines`.
     """
-    look = take_look(torch, told.frames, told.values, told.clock_seconds)
+    look = take_look(torch, told.frames, told.carried, told.clock_seconds)
     then = Table.decode(told.then)
     functions = [item for item in look.objects if type(item) is types.FunctionType]
     writer = _Writer(functions, [one.frame for one in told.frames], hook_codes(torch, look.objects))
@@ -232,7 +249,7 @@ def _report(
         notes.append(f"{look.partly_read} autograd graphs were longer than there was time for")
     now = look.table()
     grown = sum(one.bytes for one in now.entries.values()) - sum(one.bytes for one in then.entries.values())
-    answer = {"groups": written, "notes": notes, "grown_bytes": grown, "freed_by_gc": collector_frees_cycles()}
+    answer = {"groups": written, "notes": notes, "grown_bytes": grown}
     return json.dumps(answer).encode()
 
 
@@ -287,9 +304,9 @@ class _Writer:
 
     def _sites(self, finding: Finding) -> list[Site]:
         """Return the lines that most certainly fill it; those of a library only if the app has none."""
-        registering = self._registering(finding)
-        if registering:
-            return registering
+        certain = self._registering(finding) or lines_in_own_methods(finding.way.objects[finding.named])
+        if certain:
+            return certain
         own, doubt = self._best_sites(finding, in_libraries=False)
         if doubt < DOUBT_OF_LIBRARY:
             return own
@@ -315,7 +332,7 @@ class _Writer:
         least = float("inf")
         held = finding.way.objects[finding.named]
         for depth, handle in enumerate(handles_of(finding.way, finding.named)):
-            is_itself = finding.container is None and handle.value is held
+            is_itself = (finding.container is None or finding.filled) and handle.value is held
             is_tensor = is_itself and is_tensor_type(type(held))
             # The first of a chain is replaced by a new one; of functions there may be two names.
             is_assigned = is_tensor or (
@@ -323,16 +340,20 @@ class _Writer:
             )
             found = sites(handle, self._index, keeps_elements=not is_assigned, in_libraries=in_libraries)
             if finding.replaced and any(site.from_itself for site in found):  # not where its first value is stored
-                found = [site for site in found if site.from_itself or site.how in {"carried", "taken"}]
+                found = [site for site in found if site.from_itself or site.how in {"carried", "grown", "taken"}]
             adding = [site for site in found if site.how != "taken"]
             if adding:
                 doubt = adding[0].doubt + DOUBT_PER_NAME * depth
-                if finding.chained and is_itself and adding[0].how == "assigned":  # that is how a chain gets longer
+                # That is how a chain gets longer, and how an attribute of each object fills.
+                if (finding.chained or finding.filled) and is_itself and adding[0].how == "assigned":
                     doubt -= HOWS["assigned"] - DOUBT_OF_HEAD
                 if doubt < least:
                     best, least = found, doubt
             elif not best:
                 best = found
+            if is_tensor and not adding and not in_libraries:
+                best = line_of_cached_property(handle) or best
+                least = min(least, HOWS["carried"] if best and best[0].how == "carried" else least)
             made = self._by_made_names(handle) if least > DOUBT and not is_tensor and not in_libraries else []
             if made:
                 best, least = made, made[0].doubt
@@ -399,6 +420,7 @@ def _codes(finding: Finding) -> Iterable[tuple[types.CodeType, int]]:
             if true_instance(frame, types.FrameType):
                 yield frame.f_code, frame.f_lineno
         wrapped = getattr(item, "__wrapped__", None) if type_name(item) == "functools._lru_cache_wrapper" else item
+        wrapped = wrapped.__func__ if true_instance(wrapped, types.MethodType) else wrapped
         if true_instance(wrapped, types.FunctionType):
             yield wrapped.__code__, wrapped.__code__.co_firstlineno
 

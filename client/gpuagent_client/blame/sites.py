@@ -7,13 +7,21 @@ subscripts and local aliases by the depth of the stack: a value that was pushed 
 from __future__ import annotations
 
 import contextvars
-import dis
 import functools
 import types
 from collections.abc import Iterator
 from types import CodeType
 from typing import NamedTuple
 
+from gpuagent_client.blame.bytecode import (
+    ATTRIBUTE_LOADS,
+    METHODS,
+    Op,
+    iterated_as,
+    read_code,
+    statement_start,
+    stores_empty_container,
+)
 from gpuagent_client.blame.code_index import CodeIndex, nested
 from gpuagent_client.blame.heap import HEAP_TYPE, module_of, true_instance, wrapped_function
 from gpuagent_client.blame.paths import Handle, cell_contents, code_name, instance_dict, is_library_file, relative
@@ -40,6 +48,8 @@ KEEPING = (
     "observe", "on", "publish", "push", "put", "record", "register", "remember", "save", "send", "set", "store",
     "submit", "subscribe", "track", "update", "watch", "write",
 )  # fmt: skip
+# Methods by which a tensor gets larger in place.
+GROWING = frozenset(["resize_", "set_"])
 TAKING = frozenset(
     ["clear", "discard", "get_nowait", "pop", "popitem", "popleft", "remove", "task_done", "__delitem__"]
 )
@@ -66,34 +76,24 @@ READERS = frozenset(
     ]
 )
 ASSIGNS = ("STORE_GLOBAL", "STORE_NAME", "STORE_DEREF", "STORE_ATTR", "STORE_FAST")
-METHODS = ("LOAD_METHOD", "LOAD_ATTR")
 # How deep the stack is when these come, counted from what is stored into.
 STORES = {"STORE_SUBSCR": 2, "DELETE_SUBSCR": 2, "STORE_SLICE": 3}
-MAX_INSTRUCTIONS = 200_000
 
 
 # Functions of the standard library that add to what they are given.
 ADDERS = frozenset(["heappush", "insort", "insort_left", "insort_right"])
 # Attributes of a data frame by which its rows are stored: frame.loc[key] = row.
 INDEXERS = frozenset(["at", "iat", "iloc", "loc"])
-STATEMENT_ENDS = ("STORE_", "POP_TOP", "POP_JUMP", "FOR_ITER", "RETURN", "DELETE_", "RESUME", "JUMP")
 
 
 class Use(NamedTuple):
     """Instruction of a function that changes the container."""
 
-    how: str  # added, carried, assigned, passed on, taken
+    how: str  # added, carried, grown, assigned, passed on, taken
     line: int
     callees: tuple[str, ...] = ()  # names of what it may be passed on to
     from_itself: bool = False  # what is stored is made from what was there
-
-
-class _Op(NamedTuple):
-    name: str
-    value: object
-    line: int
-    effect: int
-    leaves: bool  # what comes next in the code does not come next when it runs
+    doubt: float = 0.0
 
 
 def uses(code: CodeType, name: str, loads: tuple[str, ...], through: str = "") -> list[Use]:
@@ -104,19 +104,28 @@ def uses(code: CodeType, name: str, loads: tuple[str, ...], through: str = "") -
     ops = list(read_code(code))
     found = list(_assigned(ops, name, loads))
     names = [(name, loads)]
+    elements: set[str] = set()
     for current, kinds in names:  # grows: aliases are names too
         for index, op in enumerate(ops):
             if op.name.startswith(kinds) and _is_named(op, current) and not _is_only_read(ops, index):
                 use, alias = _follow(ops, index, through if kinds is loads else "")
+                if use is not None and use.how == "added" and stores_empty_container(ops, index):
+                    use = use._replace(doubt=OF_EMPTY)
+                if use is not None and current in elements:
+                    use = use._replace(doubt=OF_ELEMENT) if use.how == "added" else None
                 if use is not None:
-                    again = any(_is_named(one, current) for one in ops[_statement_start(ops, index) : index])
+                    again = any(_is_named(one, current) for one in ops[statement_start(ops, index) : index])
                     found.append(_passed_to(ops, index, use._replace(from_itself=use.how == "added" and again)))
                 if alias is not None and (alias, ALIAS_LOADS) not in names:
                     names.append((alias, ALIAS_LOADS))
+            each = iterated_as(ops, index) if op.name.startswith(kinds) and _is_named(op, current) else None
+            if each is not None and (each, ALIAS_LOADS) not in names:
+                names.append((each, ALIAS_LOADS))
+                elements.add(each)
     return sorted(set(found), key=lambda use: use.line)
 
 
-def _is_only_read(ops: list[_Op], index: int) -> bool:
+def _is_only_read(ops: list[Op], index: int) -> bool:
     """Return whether what is loaded here is the first argument of a function that only looks: len(owner.name)."""
     while index > 0 and ops[index].name.startswith(ATTRIBUTE_LOADS):  # back to where the owner is loaded
         index -= 1
@@ -126,48 +135,22 @@ def _is_only_read(ops: list[_Op], index: int) -> bool:
     return index >= 0 and ops[index].value in READERS
 
 
-def _passed_to(ops: list[_Op], index: int, use: Use) -> Use:
+def _passed_to(ops: list[Op], index: int, use: Use) -> Use:
     """Return the same use, with what the container is passed on to."""
     if use.how != "passed on":
         return use
-    before = [str(op.value) for op in ops[_statement_start(ops, index) : index] if op.name.startswith("LOAD_")]
+    before = [str(op.value) for op in ops[statement_start(ops, index) : index] if op.name.startswith("LOAD_")]
     if ADDERS.intersection(before):
         return Use("added", use.line)
     return use._replace(callees=tuple(before))
 
 
-def _statement_start(ops: list[_Op], index: int) -> int:
-    """Return where the expression that this instruction is a part of begins."""
-    while index > 0 and not ops[index - 1].name.startswith(STATEMENT_ENDS):
-        index -= 1
-    return index
-
-
-def _is_named(op: _Op, name: str) -> bool:
+def _is_named(op: Op, name: str) -> bool:
     """Return whether the instruction loads this name. 3.13 fuses two loads into one, whose value is then a pair."""
     return op.value == name or (isinstance(op.value, tuple) and op.value[-1:] == (name,))
 
 
-def read_code(code: CodeType) -> Iterator[_Op]:
-    """Yield the instructions, each with its line and what it does to the depth of the stack."""
-    line = code.co_firstlineno
-    starts = dict(dis.findlinestarts(code))
-    for number, one in enumerate(dis.get_instructions(code)):
-        line = starts.get(one.offset) or line
-        if number > MAX_INSTRUCTIONS:
-            return
-        effect = dis.stack_effect(one.opcode, one.arg if one.opcode >= dis.HAVE_ARGUMENT else None, jump=False)
-        value = code.co_consts[one.arg or 0] if one.opname == "KW_NAMES" else one.argval  # 3.11 does not tell them
-        yield _Op(one.opname, value, line, effect, _leaves(one))
-
-
-def _leaves(one: dis.Instruction) -> bool:
-    """Return whether this jumps in any case; a conditional jump is followed to the next instruction."""
-    jumps = one.opcode in dis.hasjrel or one.opcode in dis.hasjabs
-    return one.opname.startswith("RETURN") or (jumps and "_IF_" not in one.opname)
-
-
-def _assigned(ops: list[_Op], name: str, loads: tuple[str, ...]) -> Iterator[Use]:
+def _assigned(ops: list[Op], name: str, loads: tuple[str, ...]) -> Iterator[Use]:
     """Yield the name itself gets another value, one that may be made from its last: `total = total + loss`."""
     kinds = {load.replace("LOAD", "STORE").replace("CLASSDEREF", "DEREF") for load in loads}
     made_from = {name}
@@ -180,9 +163,9 @@ def _assigned(ops: list[_Op], name: str, loads: tuple[str, ...]) -> Iterator[Use
             yield Use("carried" if carried else "assigned", op.line)
 
 
-def _loads_any(ops: list[_Op], index: int, name: str, loads: tuple[str, ...], variables: set[str]) -> bool:
+def _loads_any(ops: list[Op], index: int, name: str, loads: tuple[str, ...], variables: set[str]) -> bool:
     """Return whether what is stored here is made from this name, or from one of these variables."""
-    for op in ops[_statement_start(ops, index) : index]:
+    for op in ops[statement_start(ops, index) : index]:
         if op.name.startswith(loads) and _is_named(op, name):
             return True
         if op.name.startswith("LOAD_FAST"):
@@ -192,7 +175,7 @@ def _loads_any(ops: list[_Op], index: int, name: str, loads: tuple[str, ...], va
     return False
 
 
-def _follow(ops: list[_Op], index: int, through: str) -> tuple[Use | None, str | None]:
+def _follow(ops: list[Op], index: int, through: str) -> tuple[Use | None, str | None]:
     """Return the use of the value that instruction `index` leaves on top of the stack: a use, or another name."""
     depth = 1
     asked = False
@@ -203,6 +186,8 @@ def _follow(ops: list[_Op], index: int, through: str) -> tuple[Use | None, str |
             asked = True
         elif op.name in METHODS and depth == 1:  # not these methods: then something else is changed
             return _use(_method(str(op.value)), op), None
+        if op.name == "STORE_ATTR" and depth == 1 and op.value == "data":  # of a tensor
+            return _use("grown", op), None
         rotated = before.name in {"SWAP", "ROT_THREE"}  # x[k] += v
         if op.name in STORES and depth == STORES[op.name] + rotated:
             return _use("taken" if op.name == "DELETE_SUBSCR" else "added", op), None
@@ -224,10 +209,12 @@ def _method(name: str) -> str | None:
         return "added"
     if name in TAKING:
         return "taken"
+    if name in GROWING:
+        return "grown"
     return "called" if name.lstrip("_").split("_")[0] in KEEPING else None
 
 
-def _use(how: str | None, op: _Op) -> Use | None:
+def _use(how: str | None, op: Op) -> Use | None:
     return Use(how, op.line) if how is not None else None
 
 
@@ -235,16 +222,19 @@ MAX_SITES = 3
 GLOBAL_LOADS = ("LOAD_GLOBAL", "LOAD_NAME")
 ALIAS_LOADS = ("LOAD_FAST",)
 CLOSURE_LOADS = ("LOAD_DEREF", "LOAD_CLASSDEREF")
-ATTRIBUTE_LOADS = ("LOAD_ATTR", "LOAD_METHOD")
 LOCAL_LOADS = ("LOAD_FAST", "LOAD_DEREF", "LOAD_NAME")
 # How certain it is that a line fills the container, by what it does and by how certain it is that it means this very
 # one (see _rank): a method that appends comes before another class that appends to something of the same name, and that
 # before a constructor that assigns an empty list.
-HOWS = {"added": 0.0, "carried": 0.0, "called": 2.0, "passed on": 2.0, "assigned": 3.0}
+HOWS = {"added": 0.0, "carried": 0.0, "grown": 0.0, "called": 2.0, "passed on": 2.0, "assigned": 3.0}
 RANKS = (0.0, 0.1, 0.5, 1.5)
 OF_OTHERS = 3  # from this rank on it may be another object that has an attribute of the same name
 MADE_IN = frozenset(["__init__", "__new__", "__post_init__", "<module>", "setup", "reset", "clear"])
 MADE = 3.0
+OF_EMPTY = 1.5
+"""Doubt of a line that stores an empty container: something is added to that one elsewhere."""
+OF_ELEMENT = 0.2
+"""Doubt of a line that adds to each element of a container."""
 
 
 class Site(NamedTuple):
@@ -289,6 +279,8 @@ def _sites(
                 if rank < OF_OTHERS:
                     taking.append(site_of(code, use))
                 continue
+            if use.how == "grown" and keeps_elements:  # of tensors alone
+                continue
             # What a method of the app's does is written in the method.
             how = "called" if use.how == "added" and asks_an_object else use.how
             if how in {"added", "passed on", "called"} and not keeps_elements:
@@ -296,7 +288,7 @@ def _sites(
             if how == "assigned" and keeps_elements:  # a container is made there, and not filled
                 continue
             made = how == "assigned" and code.co_name in MADE_IN
-            found.append((HOWS[how] + RANKS[rank] + MADE * made, site_of(code, use._replace(how=how))))
+            found.append((HOWS[how] + RANKS[rank] + MADE * made + use.doubt, site_of(code, use._replace(how=how))))
             found += [(RANKS[rank], site) for site in _in_helpers(use, index)]
     return found, taking
 

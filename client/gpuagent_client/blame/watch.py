@@ -19,6 +19,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from gpuagent_client.blame.arrays import array_size, holds_objects, objects_in
+from gpuagent_client.blame.contexts import CONTEXT_VALUE, Context, ContextReferences, position_of
+from gpuagent_client.blame.filling import BELOW, tensors_below
 from gpuagent_client.blame.heap import Heap, are_links, true_instance, wrapped_by
 from gpuagent_client.blame.marking import asyncio_tasks, code_of_task
 from gpuagent_client.blame.paths import attribute_of, instance_dict, is_tensor_type, suspended_frame
@@ -31,6 +33,7 @@ MAX_LINKS = 5_000
 MAX_FILLED = 200_000
 ATTRIBUTES = "__dict__"
 LENGTH, FILLED, BYTES, GRAPH, CHAIN, FRAMES, TASKS = "length", "filled", "bytes", "graph", "chain", "frames", "tasks"
+NO_CONTEXTS = ContextReferences()
 LOCALS_ARE_VIEWS = sys.version_info >= (3, 13)  # PEP 667; before, they are a copy that the frame keeps
 
 
@@ -83,7 +86,13 @@ def target(objects: Sequence[object], heap: Heap, measure: str, value: int) -> T
         return None
     if len(objects) > MAX_STEPS:
         return None
-    return Target(start, tuple(map(_step_to, objects, objects[1:])), measure, value)
+    steps = (_step_or_context(above, below, heap.contexts) for above, below in zip(objects, objects[1:]))
+    return Target(start, tuple(steps), measure, value)
+
+
+def _step_or_context(parent: object, child: object, contexts: Sequence[Context]) -> tuple[str | None, int | None, int]:
+    position = position_of(contexts, parent, child)
+    return _step_to(parent, child) if position is None else (CONTEXT_VALUE, position, id(child))
 
 
 def frames_target(frame: types.FrameType, heap: Heap) -> Target:
@@ -161,18 +170,18 @@ def decode(targets: Iterable[Sequence[Any]]) -> list[Target]:
     ]
 
 
-def measure_all(targets: Sequence[Target]) -> list[int | None]:
+def measure_all(targets: Sequence[Target], contexts: ContextReferences = NO_CONTEXTS) -> list[int | None]:
     """Return what each comes to now, in the app; None where it cannot be reached any more."""
     found: list[int | None] = []
     for one in targets:
         try:
-            found.append(_measure(one))
+            found.append(_measure(one, contexts))
         except Exception:  # noqa: BLE001 - changed under our eyes by another thread, or freed
             found.append(None)
     return found
 
 
-def _measure(one: Target) -> int | None:
+def _measure(one: Target, contexts: ContextReferences) -> int | None:
     if one.measure == FRAMES:
         return _frames_of(one.root[1])
     if one.measure == TASKS:
@@ -182,12 +191,15 @@ def _measure(one: Target) -> int | None:
     for name, position, key in steps:
         if item is None:
             return None
-        item = _follow(item, name, position, key)
+        in_context = name == CONTEXT_VALUE
+        item = contexts.value(item, position) if in_context else _follow(item, name, position, key)
     return None if item is None else measure(item, one.measure)
 
 
 def measure(item: object, how: str) -> int | None:
     """Return the length of a container or chain, the bytes of a tensor or the nodes of its graph, or None."""
+    if how.startswith(BELOW):
+        return tensors_below(item, int(how[len(BELOW) :]))
     if how == BYTES:
         return _bytes_of(item)
     if how == GRAPH:

@@ -156,9 +156,16 @@ def _kind(group: WireGroup) -> str:
 def _added(group: WireGroup) -> str:
     if group["how"] == "added":
         return "appended" if group["kind"] in ORDERED else "stored"
-    return {"carried": "assigned", "assigned": "assigned", "passed on": "passed on", "called": "passed on"}.get(
-        str(group["how"]), "by the code"
-    )
+    return ADDED.get(str(group["how"]), "by the code")
+
+
+ADDED = {
+    "carried": "assigned",
+    "grown": "enlarged",
+    "assigned": "assigned",
+    "passed on": "passed on",
+    "called": "passed on",
+}
 
 
 def size(number: int) -> str:

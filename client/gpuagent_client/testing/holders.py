@@ -12,7 +12,7 @@ from typing import Any
 
 from gpuagent_client.blame.census import Names, find, values_of
 from gpuagent_client.blame.fork import ChildWork, ThreadFrame, run_in_child
-from gpuagent_client.blame.heap import ThreadValues
+from gpuagent_client.blame.heap import Carried
 from gpuagent_client.blame.judgment import Judgment, Watch, judge
 from gpuagent_client.blame.look import take_look
 from gpuagent_client.blame.report import SecondLookInput, report_holders
@@ -44,7 +44,7 @@ class HolderSearch:
     def first_look(self) -> None:
         """Remember what there is."""
 
-        def work(frames: list[ThreadFrame], values: list[ThreadValues]) -> Iterator[bytes]:
+        def work(frames: list[ThreadFrame], values: list[Carried]) -> Iterator[bytes]:
             look = take_look(self._torch, frames, values, CHILD_SECONDS, is_first=True)
             look.read_graphs()
             yield json.dumps([look.table().encode().decode(), find(look), look.marking.complete]).encode()
@@ -78,7 +78,7 @@ class HolderSearch:
             raise Refused("there was no second look")
         return judge(self._found, self._watch.series, pace, least_bytes=1)
 
-    def _perform(self, work: Callable[[list[ThreadFrame], list[ThreadValues]], ChildWork]) -> bytes:
+    def _perform(self, work: Callable[[list[ThreadFrame], list[Carried]], ChildWork]) -> bytes:
         """Run a task in a forked child, from a thread of its own: functions that wait here are looked into as well."""
         gc.collect()  # what is garbage holds nothing
         answers: list[bytes] = []

@@ -60,8 +60,8 @@ class RemedySource(Protocol):
         """End all that rules do; return why that is not on record, "" if it is."""
         ...
 
-    async def lift(self, uid: int) -> list[str]:
-        """Lift all memory limits that remedies have set; return what came of each. Raises NotDone."""
+    async def lift(self, uid: int) -> tuple[list[str], list[str]]:
+        """Lift all memory limits that remedies have set; return what was lifted, and what was not. Raises NotDone."""
         ...
 
     async def reset(self, uid: int) -> None:
@@ -117,7 +117,8 @@ def remedy_command_routes(source: RemedySource) -> Sequence[BaseRoute]:
 
     async def lift(request: Request) -> Response:
         await json_body(request, allowed=())
-        return json_answer({"lifted": await source.lift(_uid(request))})
+        lifted, failed = await source.lift(_uid(request))
+        return json_answer({"lifted": lifted, "failed": failed})
 
     async def stop(request: Request) -> Response:
         await json_body(request, allowed=())

@@ -174,6 +174,35 @@ def test_no_remedies() -> None:
     assert "Rules leave the processes of uid 7, a.service alone" in errors
 
 
+def test_lift() -> None:
+    """What was lifted is told; one that could not be lifted is an error, and the exit status says so."""
+    code, output, errors, request = asked({"lifted": ["it is lifted"], "failed": []}, "remedies", "lift")
+    assert (code, output, errors) == (0, "it is lifted\n", "")
+    assert request.startswith(b"POST /api/v1/remedies/lift ")
+    code, output, errors, _ = asked({"lifted": [], "failed": ["the driver hangs"]}, "remedies", "lift")
+    assert (code, output) == (1, "")
+    assert "the driver hangs" in errors
+    assert asked({"lifted": [], "failed": []}, "remedies", "lift")[1] == "No memory limit was set by a remedy.\n"
+
+
+@pytest.mark.parametrize(
+    ("is_set", "is_own", "words"),
+    [
+        (True, True, "is limited to 6.0 GiB"), (True, True, "gpuagent remedies lift"),
+        (False, True, "the driver has not confirmed it"), (True, False, "the agent that has set it"),
+    ],
+)  # fmt: skip
+def test_limits_are_told_as_far_as_they_are_known(is_set: bool, is_own: bool, words: str) -> None:
+    """One that nobody has confirmed is not told as set, and for another agent's there is another way out."""
+    limit = {
+        "gpu_uuid": "GPU-0", "cgroup": "/a.service", "hard_bytes": 6 * GIB, "set_seconds": TIME, "run": "r",
+        "alert": "", "pid": 7, "is_set": is_set, "is_own": is_own,
+    }  # fmt: skip
+    document = DOCUMENT | {"remedies": [], "stopped": "", "limits": [limit]}
+    _, output, errors, _ = asked(document, "remedies")
+    assert words in " ".join((output + errors).split())
+
+
 def test_stop() -> None:
     """One request, and a line; where it is not on record that is said, with a status that a script sees."""
     code, output, errors, request = asked({"stopped": True, "recorded": True, "message": ""}, "remedies", "stop")

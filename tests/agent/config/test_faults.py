@@ -130,10 +130,6 @@ def test_all_faults_in_one_text() -> None:
             "nvml: {memory_kind: coherent}\nremedies:\n  ladders: [{match: ['a=\"b\"'], steps: [{drop_caches: {}}]}]",
             "3: remedies.ladders[0].steps[0].drop_caches: page cache is no memory of the GPU by nvml.memory_kind: coherent",  # noqa: E501
         ),
-        (
-            "budgets: [{match: {user: ann}, memory: 6GiB, enforce: limit}]",
-            "1: budgets[0].enforce: is a limit on a cgroup, and a user or an app has none of its own",
-        ),
         ("poll_interval: 5s\nslow_interval: 4s", "2: slow_interval: poll_interval is longer than slow_interval"),
         ("poll_interval:\n", "1: poll_interval: has no value"),
         ("poll_interval: [1s]", "1: poll_interval: must be a duration, not a list"),

@@ -202,6 +202,35 @@ def test_taking_away_keeps_what_cannot_be_had_again(tmp_path: Path) -> None:
     assert "userdel gpuagent" in programs.asked
 
 
+@pytest.mark.parametrize("fails", [False, True])
+def test_memory_limits_do_not_outlive_what_knows_them(tmp_path: Path, fails: bool) -> None:
+    """Before the files go, all limits that were set are lifted; where that fails it is said."""
+    layout = staged(tmp_path, "/usr/local")
+    Manifest(layout.at(HOME)).add([])
+    ledger = layout.at(Path("/run/gpuagent-limit/ledger.json"))
+    ledger.parent.mkdir(parents=True)
+    ledger.write_text("[]")
+    programs = Programs(**({"helper": 1} if fails else {}))
+    (tmp_path / "booted").mkdir()
+    lines = list(uninstall(System(programs, tmp_path / "booted"), layout))
+    lift = f"{layout.at(HOME)}/current/bin/python -I -m gpuagent.driver.memory_limits.helper --lift-all"
+    assert programs.asked.index(lift) > programs.asked.index("systemctl disable --now gpuagent-limit.socket")
+    assert ("memory limits may be left" in lines[0]) is fails
+
+
+def test_packages_lift_memory_limits_too() -> None:
+    """The scripts that run before a package's files go ask the same."""
+    for script in ("deb/prerm", "rpm/preun"):
+        assert "gpuagent.driver.memory_limits.helper --lift-all" in (ROOT / "deploy/packages" / script).read_text()
+
+
+def test_units_keep_the_names_by_which_they_know_each_other(tmp_path: Path) -> None:
+    """A socket and its service are shipped, under the names that each has in the other and in every advice."""
+    names = {file.path.name for file in shipped(Layout(tmp_path))}
+    for unit in ("gpuagent-limit", "gpuagent-reclaim"):
+        assert {f"{unit}.socket", f"{unit}.service"} <= names
+
+
 def test_taking_away_needs_the_standard_library_alone() -> None:
     """It must work where the installed environment is broken: a plain Python runs it from the source."""
     script = "import sys; sys.path.insert(0, 'agent'); import gpuagent.install.__main__"

@@ -139,6 +139,23 @@ def test_room_again() -> None:
     assert over.reasons[0].startswith(f"growth stopped at {format_bytes(held)} with {format_bytes(free)} free: no new")
 
 
+@pytest.mark.parametrize("spacing", [5, 30, 60])
+@pytest.mark.parametrize("is_restored", [False, True], ids=["goes on", "after a restart"])
+def test_what_is_full_is_full_in_this_reading(spacing: int, is_restored: bool) -> None:
+    """A neighbor ends at the wall: the first reading with room has a forecast of that room, and no full GPU."""
+    watched = detector()
+    rising, wall, roomy = leak(10), 3000.0, 3600
+    feed(watched, rising, 0, wall)
+    at_wall = feed(watched, lambda _: rising(wall), wall, roomy, lambda _: 80 * 1024 - rising(wall) - 100)
+    assert at_wall.state is GrowthState.FULL
+    if is_restored:
+        watched = MemoryLeakDetector.load(watched.dump(), total_bytes=TOTAL_BYTES)
+    seen = [feed(watched, lambda _: rising(wall), at, at + 1) for at in (roomy, roomy + spacing)]
+    assert [one.state for one in seen] == [GrowthState.RISING] * 2
+    assert all(one.forecast_seconds is not None and one.forecast_seconds > 600 for one in seen)
+    assert {one.since_seconds for one in seen} == {at_wall.since_seconds}
+
+
 def test_memory_that_is_given_back_at_the_wall() -> None:
     """A release is one, however full the GPU is with what others have taken."""
     watched = detector()

@@ -15,7 +15,8 @@ from gpuagent_alerts.remedies.audit import Audit, NotRecorded
 from gpuagent_alerts.remedies.audit_rows import BEGIN, END, INTENT, RESET
 from gpuagent_alerts.remedies.outcome import RunOutcome, RunResult
 from gpuagent_alerts.remedies.plan import Plan
-from gpuagent_alerts.remedies.run import LadderRun, RunContext
+from gpuagent_alerts.remedies.run import LadderRun
+from gpuagent_alerts.remedies.run_context import RunContext
 from gpuagent_alerts.store.database import Store
 from gpuagent_alerts.store.problem import StoreFailure
 from tests.alerts.remedies.world import BOOT, KILL, RULES, TERMINATE, Gate, World, plan, run_ladder

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -15,13 +14,27 @@ from gpuagent.core.memory_limits import LimitHolder, LimitRefused, MemoryLimit, 
 from gpuagent_alerts.remedies.audit import Audit
 from gpuagent_alerts.remedies.audit_rows import BEGIN, END, INTENT, LIFT, RESULT, runs
 from gpuagent_alerts.remedies.limit_lifts import ABSENT_SECONDS, LimitLifts
-from gpuagent_alerts.remedies.observation import ActionResult, AlreadyLimited, Condition
+from gpuagent_alerts.remedies.observation import ActionResult, Condition, NotPossibleHere
 from gpuagent_alerts.remedies.outcome import RunResult
 from gpuagent_alerts.remedies.steps import RemedyStep, StepKind
 from gpuagent_alerts.store.database import Store
-from tests.alerts.remedies.world import ALERT, BOOT, GIB, RESTART, TERMINATE, World, plan, run_ladder, target
+from tests.alerts.remedies.test_turns import firing, remedies
+from tests.alerts.remedies.world import (
+    ALERT,
+    BOOT,
+    GIB,
+    KILL,
+    RELEASE,
+    RESTART,
+    RULES,
+    TERMINATE,
+    World,
+    plan,
+    run_ladder,
+    target,
+)
 
-NONE: Mapping[str, int] = {}
+OWNER = "key-state"
 LIMIT = RemedyStep(StepKind.LIMIT, 30.0, headroom_bytes=2 * GIB)
 UNIT = {"unit": "whisper.service"}
 OF_UNIT = target(unit="whisper.service")
@@ -66,7 +79,7 @@ def test_what_follows_where_the_alert_goes_on(store: Store) -> None:
     outcome = run_ladder(world, plan(LIMIT, RESTART, of=OF_UNIT), store)
     assert (outcome.result, world.log) == (RunResult.RELEASED, [("limit", 100), ("restart_unit", 100)])
     world = World(OF_UNIT)
-    world.group_problem = AlreadyLimited("limited already")
+    world.group_problem = NotPossibleHere("limited already")
     outcome = run_ladder(world, plan(LIMIT, RESTART, of=OF_UNIT), store)
     assert (outcome.result, world.log) == (RunResult.RELEASED, [("restart_unit", 100)])
 
@@ -74,7 +87,7 @@ def test_what_follows_where_the_alert_goes_on(store: Store) -> None:
 def test_a_limit_that_stands_is_no_action(store: Store) -> None:
     """Tried again while the alert goes on, a ladder that ends with the limit is refused, and uses up no turn."""
     world = World(OF_UNIT)
-    world.group_problem = AlreadyLimited("limited already")
+    world.group_problem = NotPossibleHere("limited already")
     outcome = run_ladder(world, plan(LIMIT, of=OF_UNIT), store)
     assert (outcome.result, outcome.detail, outcome.acted) == (RunResult.REFUSED, "limited already", False)
     assert Audit(store, world.clock, BOOT).past(dry_run=False) == []
@@ -88,12 +101,42 @@ def test_a_dry_run_only_tells(store: Store) -> None:
     assert world.limit_asks[0].rehearse
 
 
-def test_a_limit_that_is_not_what_was_meant(store: Store) -> None:
-    """Where the driver counts otherwise the run fails, and no harder step follows from that."""
+@pytest.mark.parametrize("where", ["before", "driver", "machine"])
+def test_a_limit_that_cannot_be_had_disarms_no_ladder(store: Store, where: str) -> None:
+    """No helper, an older driver, managed memory, a MIG instance: the next step follows."""
+    of = target(unit="whisper.service", key=MemoryKey("GPU-0", 100, 3)) if where == "machine" else OF_UNIT
+    world = World(of)
+    if where == "before":
+        world.group_problem = NotPossibleHere("there is no helper")
+    if where == "driver":
+        world.limit_result = ActionResult(ok=False, detail="the driver counts 1 GiB; it is lifted", taken=False)
+    outcome = run_ladder(world, plan(LIMIT, RESTART, of=of), store)
+    assert (outcome.result, world.log[-1]) == (RunResult.RELEASED, ("restart_unit", 100))
+
+
+@pytest.mark.parametrize("first", [True, False])
+def test_a_limit_that_cannot_be_had_is_no_action(store: Store, first: bool) -> None:
+    """As the last step it is refused: no turn, no cool-down, and nothing that the breaker counts."""
     world = World(OF_UNIT)
-    world.limit_result = ActionResult(ok=False, detail="the driver counts 1 GiB")
+    if first:
+        world.group_problem = NotPossibleHere("there is no helper")
+    world.limit_result = ActionResult(ok=False, detail="managed memory; it is lifted", taken=False)
+    outcome = run_ladder(world, plan(LIMIT, of=OF_UNIT), store)
+    assert (outcome.result, outcome.acted, outcome.helped) == (RunResult.REFUSED, False, None)
+    assert Audit(store, world.clock, BOOT).past(dry_run=False) == []
+
+
+def test_a_limit_of_which_nobody_knows(store: Store) -> None:
+    """A helper that does not answer may have set it: an act, after which no harder step follows, and nobody's fault."""
+    world = World(OF_UNIT)
+    world.limit_result = ActionResult(ok=False, detail="it is not known whether the limit was set: timed out")
     outcome = run_ladder(world, plan(LIMIT, TERMINATE, of=OF_UNIT), store)
-    assert (outcome.result, world.log) == (RunResult.FAILED, [("limit", 100)])
+    assert (outcome.result, outcome.acted, outcome.helped) == (RunResult.INTERRUPTED, True, None)
+    assert world.log == [("limit", 100)]
+    rows = Audit(store, world.clock, BOOT).events()
+    assert [row.data["taken"] for row in rows if row.kind == RESULT] == [True]
+    (past,) = Audit(store, world.clock, BOOT).past(dry_run=False)
+    assert past.helped is None
 
 
 @pytest.mark.parametrize(
@@ -125,6 +168,16 @@ def test_whom_it_refuses(
     assert world.log == []
 
 
+def test_a_client_of_mps_gets_no_limit_where_others_may_be_ended(store: Store) -> None:
+    """What it holds is its server's: a permission to end clients is none to limit them for nothing."""
+    of = target(unit="whisper.service", kinds="M")
+    world = World(of)
+    rules = replace(RULES, policy=replace(RULES.policy, mps_clients=True))
+    outcome = run_ladder(world, plan(LIMIT, of=of), store, rules)
+    assert (outcome.result, world.log) == (RunResult.REFUSED, [])
+    assert "would not hold" in outcome.detail
+
+
 def test_who_else_is_in_the_cgroup(store: Store) -> None:
     """Other people's work in the cgroup, a limit of another's, a driver that has none: it is not done."""
     world = World(OF_UNIT)
@@ -149,19 +202,21 @@ class Ledger:
         self.lifted: list[str] = []
         self.asked = 0
         self.gone: set[str] = set()
-        self.problem = ""
+        self.problem = self.lift_problem = ""
+        self.lift_tries = 0
 
     def refusal(self) -> str:
         return ""
 
     def set(
-        self, gpu_uuid: str, cgroup: str, hard_bytes: int, holder: LimitHolder, *, rehearse: bool = False
+        self, gpu_uuid: str, cgroup: str, inode: int, hard_bytes: int, holder: LimitHolder, *, rehearse: bool = False
     ) -> SetLimit:
         raise LimitRefused("not here")
 
-    def lift(self, gpu_uuid: str, cgroup: str) -> str:
-        if self.problem:
-            raise LimitRefused(self.problem)
+    def lift(self, gpu_uuid: str, cgroup: str, owner: str) -> str:
+        self.lift_tries += 1
+        if problem := self.problem or self.lift_problem:
+            raise LimitRefused(problem)
         del self.rows[gpu_uuid, cgroup]
         self.lifted.append(cgroup)
         return "it is lifted"
@@ -178,7 +233,7 @@ class Ledger:
 
 def limit(cgroup: str = "/a.service", **holder: Any) -> MemoryLimit:
     """One that was set for an alert about pid 100."""
-    made = LimitHolder(**{"run": "r", "alert": ALERT, "pid": 100, "start_ticks": 1000, **holder})
+    made = LimitHolder(**{"run": "r", "alert": ALERT, "pid": 100, "start_ticks": 1000, "owner": OWNER, **holder})
     return MemoryLimit("GPU-0", cgroup, 5, 6 * GIB, BOOT, 1.0, made)
 
 
@@ -193,13 +248,13 @@ class Lifts:
 
     def anew(self) -> LimitLifts:
         """As an agent that has just been started."""
-        return LimitLifts(self.ledger, self.world.clock, self.audit, self.world.is_alive)
+        return LimitLifts(self.ledger, self.world.clock, self.audit, self.world.is_alive, OWNER)
 
-    def look(self, *firing: str, seconds: float = 10.0, budgets: Mapping[str, int] = NONE) -> list[str]:
+    def look(self, *firing: str, seconds: float = 10.0) -> list[str]:
         """Look after so many seconds; return what was lifted by then."""
         self.world.clock.advance(seconds)
         if self.lifts.is_due():
-            asyncio.run(self.lifts.look(set(firing), budgets))
+            asyncio.run(self.lifts.look(set(firing)))
         return self.ledger.lifted
 
 
@@ -267,7 +322,7 @@ def test_a_helper_that_fails_is_asked_again(store: Store) -> None:
     assert one.look() == []
     assert [row.kind for row in one.audit.events()] == [LIFT]
     one.ledger.problem = ""
-    assert one.look() == ["/a.service"]
+    assert one.look(seconds=60) == ["/a.service"]
 
 
 def test_nobody_is_asked_where_there_is_none(store: Store) -> None:
@@ -281,31 +336,76 @@ def test_nobody_is_asked_where_there_is_none(store: Store) -> None:
     assert one.ledger.asked == 2
 
 
-def test_a_person_lifts_all_of_remedies(store: Store) -> None:
-    """Those of budgets stay, as the configuration would set them again."""
-    one = Lifts(store, limit(), limit("/b.service", alert="", budget="b", run="", pid=0))
-    assert asyncio.run(one.lifts.lift_all("alice")) == ["it is lifted (alice asked for it)"]
+def test_a_person_lifts_all_of_this_agent(store: Store) -> None:
+    """Those of another agent stay; one that cannot be lifted is told apart from those that were."""
+    one = Lifts(store, limit(), limit("/b.service", owner="another"))
+    assert asyncio.run(one.lifts.lift_all("alice")) == (["it is lifted (alice asked for it)"], [])
     assert list(one.ledger.rows) == [("GPU-0", "/b.service")]
     one.ledger.problem = "no helper"
     with pytest.raises(LimitRefused):
         asyncio.run(one.lifts.lift_all("alice"))
 
 
-def test_a_budget_that_is_enforced_no_more(store: Store) -> None:
-    """Its standing limit goes with it from the configuration, and not with an alert."""
-    one = Lifts(store, limit("/b.service", alert="", budget="b", run="", pid=0))
-    assert one.look(budgets={"b": 6 * GIB}, seconds=600) == []
-    assert one.look(budgets={"c": 6 * GIB}) == ["/b.service"]
+def test_another_agent_lifts_nothing(store: Store) -> None:
+    """An agent with another state directory tells what limits there are, and leaves them."""
+    one = Lifts(store, limit(owner="another"))
+    one.world.end(100)
+    assert one.look(seconds=3600) == []
+    (told,) = one.lifts.documents()
+    assert (told["is_own"], told["is_set"]) == (False, True)
 
 
-@pytest.mark.parametrize("change", ["size", "cgroup"])
-def test_a_budget_that_has_changed(store: Store, change: str) -> None:
-    """Its limit goes where the budget is another, and where the cgroup is: it is set anew then."""
-    one = Lifts(store, limit("/b.service", alert="", budget="b", run="", pid=0))
-    assert one.look(budgets={"b": 6 * GIB}) == []
-    if change == "cgroup":
-        one.ledger.gone.add("/b.service")
-    assert one.look(budgets={"b": (7 if change == "size" else 6) * GIB}) == ["/b.service"]
+def test_a_limit_that_cannot_be_lifted_is_tried_ever_less_often(store: Store) -> None:
+    """Each try initializes NVML: after the first the next is a minute later, then two, up to a quarter of an hour."""
+    one = Lifts(store, limit())
+    one.look(ALERT)
+    one.world.end(100)
+    one.ledger.lift_problem = "the driver hangs"
+    for _ in range(60):
+        one.look(seconds=10.0)
+    assert one.ledger.lift_tries == 4  # at 0, 60, 180 and 420 s
+
+
+def test_the_ledger_is_read_again_now_and_then(store: Store) -> None:
+    """A request that was given up may have set a limit after all: it is found, and lifted when its reason is gone."""
+    one = Lifts(store)
+    one.look(ALERT)
+    late = limit()
+    one.ledger.rows[late.key] = late
+    one.world.end(100)
+    assert one.look(seconds=100.0) == []
+    assert one.look(seconds=300.0) == ["/a.service"]
+
+
+def test_what_a_limited_process_is_told_of(store: Store) -> None:
+    """A process of which a limit is known to hold; not one whose limit nobody has confirmed."""
+    one = Lifts(store, limit(), replace(limit("/b.service", pid=101), is_set=False))
+    one.look(ALERT)
+    assert "/a.service is limited to 6.0 GiB since" in one.lifts.words(ProcessId(BOOT, 100, 1000))
+    assert one.lifts.words(ProcessId(BOOT, 101, 1000)) == ""
+
+
+@pytest.mark.parametrize(
+    ("steps", "begins"),
+    [((RELEASE, LIMIT), False), ((LIMIT,), False), ((TERMINATE, LIMIT), True), ((LIMIT, KILL), True)],
+)
+def test_a_ladder_that_ends_with_a_limit_that_holds(store: Store, steps: tuple[RemedyStep, ...], begins: bool) -> None:
+    """It empties no cache again and again: while the limit holds it is not begun, and the reason is told."""
+    world = World(OF_UNIT)
+
+    async def story() -> tuple[bool, list[str]]:
+        made = remedies(world, store, [])
+        made.ladders = (replace(made.ladders[1], steps=steps),)
+        made.context = replace(made.context, limited=lambda identity: f"/a is limited since 10:00 ({identity.pid})")
+        made.consider([firing(world, 100)])
+        began = bool(made.running)
+        told = [str(each["reason"]) for each in made.withheld.documents(0.0)]
+        await made.close()
+        return began, told
+
+    began, told = asyncio.run(story())
+    assert began is begins
+    assert ("is limited since" in "".join(told)) is not begins
 
 
 def test_whose_process_it_is() -> None:

@@ -16,7 +16,6 @@ from typing import Any
 
 import pytest
 
-from gpuagent.config.remedy_settings import settings_of
 from gpuagent.core.memory_limits import MemoryLimits
 from gpuagent.driver.memory_limits.folders import CgroupFolders
 from gpuagent.driver.memory_limits.ledger import LimitLedger
@@ -25,7 +24,7 @@ from gpuagent.driver.memory_limits.setter import MemoryLimitSetter
 from gpuagent.procfs.machine import boot_id
 from gpuagent_alerts.store.database import Store
 from tests.alerts.remedies.processes import PLAIN, running
-from tests.alerts.remedies.staging import Stage, config, let_threads_work, read, stage
+from tests.alerts.remedies.staging import Stage, config, let_threads_work, stage
 from tests.attack.cgroups import Cgroups
 from tests.fakes.rig import Rig
 
@@ -156,50 +155,6 @@ def test_without_the_limit_the_neighbor_suffers(store: Store) -> None:
         async with stage(config("nobody", ladders=[]), store, units.pids, node("hook")) as one:
             told = await play(one, units)
             assert any(neighbor > 0 for _, neighbor in told)
-
-    with in_units() as units:
-        asyncio.run(story(units))
-
-
-def test_a_budget_that_is_enforced(store: Store) -> None:
-    """A standing limit from the first reading on: the leak never gets beyond its budget; it ends with its line."""
-
-    async def story(units: Units) -> None:
-        unit = units.names["leaker"]
-        enforced = {"match": {"unit": unit}, "memory": 13 * GIB, "enforce": "limit"}
-        keys: dict[str, Any] = {"budgets": [enforced], "remedies": {"dry_run": False}}
-        made = stage(
-            read(keys), store, units.pids, node("hook"), limits=units.limits, cgroup_root=str(units.cgroups.root)
-        )
-        async with made as one:
-            await one.until(lambda: one.service.limit_lifts.known != ())
-            told = await play(one, units)
-            assert all(neighbor == 0 for _, neighbor in told)
-            assert told[-1][0] > 0
-            assert one.held(units.pids["leaker"]) == 13 * GIB
-            (run,) = (await one.service.document())["remedies"]
-            assert (run["asked_by"], run["end"]["result"]) == (f"budget {unit}", "limited")
-            one.service.use(settings_of(read({"remedies": {"dry_run": False}})))
-            await one.until(lambda: one.service.limit_lifts.known == ())
-
-    with in_units() as units:
-        asyncio.run(story(units))
-
-
-def test_a_budget_in_a_dry_run(store: Store) -> None:
-    """It is told what would be, and nothing is limited."""
-
-    async def story(units: Units) -> None:
-        keys: dict[str, Any] = {
-            "budgets": [{"match": {"unit": units.names["leaker"]}, "memory": 13 * GIB, "enforce": "limit"}]
-        }
-        made = stage(
-            read(keys), store, units.pids, node("hook"), limits=units.limits, cgroup_root=str(units.cgroups.root)
-        )
-        async with made as one:
-            told = await play(one, units, 80)
-            assert one.service.limit_lifts.known == ()
-            assert told[-1][0] == 0
 
     with in_units() as units:
         asyncio.run(story(units))

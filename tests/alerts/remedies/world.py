@@ -12,7 +12,6 @@ from typing import Any
 from gpuagent.core.clock import ManualClock
 from gpuagent.core.growth import MemoryKey
 from gpuagent.core.identity import ProcessId
-from gpuagent.core.memory_limits import LimitHolder
 from gpuagent_alerts.remedies.audit import Audit
 from gpuagent_alerts.remedies.observation import (
     ActionResult,
@@ -27,7 +26,8 @@ from gpuagent_alerts.remedies.observation import (
 from gpuagent_alerts.remedies.outcome import RunOutcome
 from gpuagent_alerts.remedies.pinned_processes import ActionRefused
 from gpuagent_alerts.remedies.plan import Plan
-from gpuagent_alerts.remedies.run import LadderRun, RunContext
+from gpuagent_alerts.remedies.run import LadderRun
+from gpuagent_alerts.remedies.run_context import RunContext
 from gpuagent_alerts.remedies.safeguards.limits import RemedyLimits
 from gpuagent_alerts.remedies.safeguards.policy import AllowList, Policy
 from gpuagent_alerts.remedies.settings import RemedyRules
@@ -220,12 +220,6 @@ class World:
             raise ActionRefused(refusal)
         self.log.append(("rehearsed limit" if ask.rehearse else "limit", target.pid))
         self.limit_asks.append(ask)
-        return self.limit_result
-
-    async def enforce(
-        self, target: Target, permission: UnitPermission, hard_bytes: int, holder: LimitHolder, *, rehearse: bool
-    ) -> ActionResult:
-        self.log.append(("enforce", target.pid))
         return self.limit_result
 
     async def reset(self, target: Target, deadline_seconds: float) -> ActionResult:

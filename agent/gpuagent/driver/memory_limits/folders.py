@@ -16,7 +16,12 @@ _OTHERS_MAY_WRITE = stat.S_IWGRP | stat.S_IWOTH
 _MOST_BELOW = 256
 _NAME_BYTES = 255
 _LOGIN = re.compile(r"user@\d+\.service|session-[^/]*\.scope|user-\d+\.slice")
-_SYSTEM = re.compile(r".*\.slice|init\.scope|kubepods[^/]*|pod[0-9a-f_-]+")
+_SYSTEM = re.compile(
+    r".*\.slice|init\.scope|kubepods[^/]*|pod[0-9a-f_-]+|docker|podman|libpod_parent|lxc|machine|kubelet|kubelet\.service"
+    r"|slurm|uid_\d+|slurmstepd\.scope|slurmd\.service|docker\.service|containerd\.service"
+)
+"""Cgroups in which other people's containers, jobs and pods are made."""
+_OWN_UNIT = "gpuagent.service"
 
 
 class CgroupFolders:
@@ -47,6 +52,8 @@ class CgroupFolders:
             raise LimitRefused(f"{cgroup} is in {login}: a limit would hold for the whole login of a user")
         if _SYSTEM.fullmatch(names[-1]):
             raise LimitRefused(f"{cgroup} holds more than one service or container: a limit would hold for all of them")
+        if _OWN_UNIT in names:
+            raise LimitRefused(f"{cgroup} is gpuagent's own")
         folder = self._root
         try:
             for name in names:

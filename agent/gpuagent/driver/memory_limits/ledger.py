@@ -46,7 +46,7 @@ class LimitLedger:
             found = tuple(limit_of(each) for each in rows)
         except FileNotFoundError:
             return ()
-        except (OSError, ValueError, TypeError) as error:
+        except (OSError, ValueError, TypeError, RecursionError) as error:
             raise LimitRefused(
                 f"the ledger of memory limits {self._path} cannot be read ({error}): see what limits there are"
                 " (nvidia-smi memory-limits --get), take off what is not wanted, and remove the file"
@@ -59,6 +59,10 @@ class LimitLedger:
 
     def put(self, limit: MemoryLimit) -> None:
         """Write a limit down, in place of the one of its cgroup and GPU. Raises LimitRefused."""
+        try:
+            limit_of(limit.document())  # what cannot be read again would hide all the others
+        except ValueError as error:
+            raise LimitRefused(str(error)) from None
         others = tuple(each for each in self.limits() if each.key != limit.key)
         if len(others) >= MOST_LIMITS:
             raise LimitRefused(f"{MOST_LIMITS} memory limits are set: lift some (gpuagent remedies lift)")

@@ -6,6 +6,7 @@ NOT_SUPPORTED, the latter like a driver that keeps no limits: only a limit that 
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -50,11 +51,11 @@ class NvmlMemoryLimits:
         Raises LimitRefused: the driver keeps no limits, or cannot be asked.
         """
         asked = self._library.struct("c_nvmlGetMemoryLimits_v1_t")
-        asked.nameSpace = folder.encode()
+        asked.nameSpace = os.fsencode(folder)
         try:
             self._library.call(_GET, self._handle(gpu_uuid), asked)
         except NvmlFailure as failure:
-            if failure.code in _NO_LIMIT_CODES:
+            if failure.code in _NO_LIMIT_CODES and failure.function == _GET:  # another call: the GPU is not found
                 return None
             raise LimitRefused(_text(failure)) from None
         found = LimitReading(int(asked.softLimit), int(asked.hardLimit), int(asked.currentUsed))
@@ -63,7 +64,7 @@ class NvmlMemoryLimits:
     def write(self, gpu_uuid: str, folder: str, soft_bytes: int, hard_bytes: int) -> None:
         """Set both limits of a cgroup. Raises LimitRefused."""
         given = self._library.struct("c_nvmlSetMemoryLimits_v1_t")
-        given.nameSpace, given.softLimit, given.hardLimit = folder.encode(), soft_bytes, hard_bytes
+        given.nameSpace, given.softLimit, given.hardLimit = os.fsencode(folder), soft_bytes, hard_bytes
         try:
             self._library.call(_SET, self._handle(gpu_uuid), given)
         except NvmlFailure as failure:

@@ -9,7 +9,11 @@ from typing import Any
 SOCKET = "/run/gpuagent-limit/socket"
 MOST_REQUEST_BYTES = 16 * 2**10
 MOST_ANSWER_BYTES = 2**20
+LEDGER_NAME = "ledger.json"
+"""Beside the socket: what the helper has set."""
 SET, LIFT, LIMITS = "set", "lift", "limits"
+UNTIL = "until"
+"""CLOCK_BOOTTIME at which whoever asks gives up: what is later is not done any more."""
 
 
 def line_of(document: Mapping[str, Any]) -> bytes:

@@ -1,7 +1,8 @@
-"""Set a memory limit and take it off again: what root does, in the helper or in an agent that is root itself.
+"""Set a memory limit and take it off again: what root does, in the helper.
 
 Only a cgroup without any limit gets one, and only a limit that is in the ledger, is on the same cgroup still and has
-the same value is taken off. So no limit of anybody else's is ever changed, whoever asks.
+the same value is taken off. So no limit of anybody else's is ever changed, whoever asks. A row of the ledger stays
+until the driver has told that its limit is gone.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, suppress
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import Protocol
 
@@ -21,6 +22,7 @@ from gpuagent.core.memory_limits import (
     LimitHolder,
     LimitReading,
     LimitRefused,
+    LimitUnknown,
     MemoryLimit,
     SetLimit,
 )
@@ -63,29 +65,34 @@ class MemoryLimitSetter:
         return self._folders.refusal()
 
     def set(
-        self, gpu_uuid: str, cgroup: str, hard_bytes: int, holder: LimitHolder, *, rehearse: bool = False
-    ) -> SetLimit:
+        self, gpu_uuid: str, cgroup: str, inode: int, hard_bytes: int, holder: LimitHolder, *,
+        rehearse: bool = False, is_wanted: Callable[[], bool] = lambda: True,
+    ) -> SetLimit:  # fmt: skip
+        """Set a limit. `is_wanted` is asked last: a driver that is slow must not do what nobody waits for any more."""
         if not LEAST_BYTES <= hard_bytes < _MOST_BYTES:
             raise LimitRefused(f"a memory limit of {format_bytes(hard_bytes)} is none that a GPU can have")
         hard_bytes = -(-hard_bytes // GRANULE_BYTES) * GRANULE_BYTES
         with self._lock, self._driver.session():
             self._check(gpu_uuid, cgroup)
-            inode = self._folders.inode(cgroup)
-            if inode is None:
-                raise LimitRefused(f"there is no cgroup {cgroup}")
+            if self._folders.inode(cgroup) != inode:
+                raise LimitRefused(f"cgroup {cgroup} has ended, or was made anew since it was looked at")
             limit = MemoryLimit(
                 gpu_uuid, cgroup, inode, hard_bytes, self._ledger.boot_id, self._wall(), holder, is_set=False
             )
             if rehearse:
                 return SetLimit(limit, 0)
+            if not is_wanted():
+                raise LimitRefused("the driver was too slow: nobody waits for it any more, and it is not done")
             self._ledger.put(limit)  # before the call: an end of this process in between leaves no limit of nobody's
             return self._write(limit)
 
-    def lift(self, gpu_uuid: str, cgroup: str) -> str:
+    def lift(self, gpu_uuid: str, cgroup: str, owner: str) -> str:
         with self._lock:
             limit = self._ledger.find(gpu_uuid, cgroup)
             if limit is None:
                 raise LimitRefused(f"gpuagent has set no memory limit on {cgroup}")
+            if limit.holder.owner != owner:
+                raise LimitRefused(f"another agent has set the memory limit on {cgroup}, and lifts it")
             with self._driver.session():
                 return self._take_off(limit)
 
@@ -94,13 +101,43 @@ class MemoryLimitSetter:
 
     def limits(self) -> tuple[MemoryLimit, ...]:
         with self._lock:
-            return self._ledger.limits()
+            rows = self._ledger.limits()
+            if not rows:
+                return ()
+            try:
+                with self._driver.session():
+                    return tuple(found for each in rows if (found := self._confirmed(each)) is not None)
+            except LimitRefused:
+                return tuple(replace(each, is_set=False) for each in rows)
+
+    def _confirmed(self, limit: MemoryLimit) -> MemoryLimit | None:
+        """Return a limit of the ledger as the driver has it now; None where it has it no more, and forget it then."""
+        try:
+            if self._folders.inode(limit.cgroup) == limit.inode:
+                found = self._driver.read(limit.gpu_uuid, self._folders.path(limit.cgroup))
+                if found is not None and _is_ours(limit, found):
+                    return self._settled(limit)
+                if found is not None and _may_be_ours(limit, found):
+                    return limit
+        except LimitRefused:
+            return replace(limit, is_set=False)  # nobody knows
+        self._ledger.remove(*limit.key)
+        return None
+
+    def _settled(self, limit: MemoryLimit) -> MemoryLimit:
+        """Write down that one is set whose call was not seen to end."""
+        if not limit.is_set:
+            limit = replace(limit, is_set=True)
+            self._ledger.put(limit)
+        return limit
 
     def _check(self, gpu_uuid: str, cgroup: str) -> None:
         """Refuse a cgroup that has a limit, of whomever it is, or that stands above or below one."""
         folder = self._folders.find(cgroup)
-        if (ours := self._ledger.find(gpu_uuid, cgroup)) and ours.inode == self._folders.inode(cgroup):
-            raise LimitRefused(f"gpuagent has limited {cgroup} to {format_bytes(ours.hard_bytes)} already")
+        ours = self._ledger.find(gpu_uuid, cgroup)
+        if ours is not None and (ours := self._confirmed(ours)) is not None:
+            words = "has limited" if ours.is_set else "may have limited"
+            raise LimitRefused(f"gpuagent {words} {cgroup} to {format_bytes(ours.hard_bytes)} already")
         for path in self._above_and_below(cgroup):
             found = self._driver.read(gpu_uuid, path)
             if found is not None:
@@ -124,25 +161,42 @@ class MemoryLimitSetter:
     def _write(self, limit: MemoryLimit) -> SetLimit:
         """Set it, and read it back. Raises LimitRefused where that is not what was meant: then it is taken back."""
         path = self._folders.path(limit.cgroup)
+        was_set = False
         try:
             self._driver.write(limit.gpu_uuid, path, _NO_GUARANTEE, limit.hard_bytes)
-        except LimitRefused:
-            self._ledger.remove(*limit.key)
-            raise
-        try:
+            was_set = True
             found = self._driver.read(limit.gpu_uuid, path)
             if found is None:
                 raise LimitRefused("the driver has taken the memory limit, and tells of none: it is not known to hold")
+            if found.soft_bytes != _NO_GUARANTEE or abs(found.hard_bytes - limit.hard_bytes) > ROUNDING_BYTES:
+                raise LimitRefused(f"the driver has made another memory limit of it ({_words(found)})")
             if self._folders.inode(limit.cgroup) != limit.inode:
                 raise LimitRefused(f"cgroup {limit.cgroup} was made anew meanwhile")
             limit = replace(limit, hard_bytes=found.hard_bytes, is_set=True)  # as the driver has rounded it
             self._ledger.put(limit)
-        except LimitRefused:
-            with suppress(LimitRefused):  # it is in the ledger still, and is lifted from there
-                self._driver.write(limit.gpu_uuid, path, 0, NO_LIMIT_BYTES)
-                self._ledger.remove(*limit.key)
+        except LimitRefused as refusal:
+            if not self._undo(limit, was_set=was_set):
+                raise LimitUnknown(f"{refusal}; it is not known whether {limit.cgroup} has the limit now") from None
             raise
         return SetLimit(limit, found.used_bytes)
+
+    def _undo(self, limit: MemoryLimit, *, was_set: bool) -> bool:
+        """Take back what was just set, or may have been; return whether it is known that nothing is left.
+
+        Nobody else had a limit there a moment ago. What is not known stays in the ledger, and is lifted from there.
+        """
+        path = self._folders.path(limit.cgroup)
+        try:
+            found = self._driver.read(limit.gpu_uuid, path)
+            if was_set or (found is not None and _is_ours(limit, found)):
+                self._driver.write(limit.gpu_uuid, path, 0, NO_LIMIT_BYTES)
+                found = self._driver.read(limit.gpu_uuid, path)
+            if found is not None:
+                return False
+            self._ledger.remove(*limit.key)
+        except LimitRefused:
+            return False
+        return True
 
     def _take_off(self, limit: MemoryLimit) -> str:
         """Take it off where it is ours still. Raises LimitRefused where that is not known to have worked."""
@@ -155,6 +209,11 @@ class MemoryLimitSetter:
             self._ledger.remove(*limit.key)
             return f"{limit.cgroup} has no memory limit any more"
         if not _is_ours(limit, found):
+            if _may_be_ours(limit, found):
+                raise LimitRefused(
+                    f"{limit.cgroup} is limited to {format_bytes(found.hard_bytes)}, and it is not known whether"
+                    " gpuagent has set that: see nvidia-smi memory-limits"
+                )
             self._ledger.remove(*limit.key)
             return (
                 f"somebody else has changed the memory limit of {limit.cgroup} ({_words(found)}): it is left as it is"
@@ -168,9 +227,14 @@ class MemoryLimitSetter:
 
 
 def _is_ours(limit: MemoryLimit, found: LimitReading) -> bool:
-    """Return whether it is the value that was set; of one whose call was not seen to end, to within its rounding."""
-    rounding = 0 if limit.is_set else ROUNDING_BYTES
-    return found.soft_bytes == _NO_GUARANTEE and abs(found.hard_bytes - limit.hard_bytes) <= rounding
+    """Return whether it is the very value that was set, as the driver has rounded it, or is to have been set."""
+    return found.soft_bytes == _NO_GUARANTEE and found.hard_bytes == limit.hard_bytes
+
+
+def _may_be_ours(limit: MemoryLimit, found: LimitReading) -> bool:
+    """Return whether it may be what the driver has made of a value whose call was not seen to end."""
+    near = abs(found.hard_bytes - limit.hard_bytes) <= ROUNDING_BYTES
+    return not limit.is_set and found.soft_bytes == _NO_GUARANTEE and near
 
 
 def _words(found: LimitReading) -> str:

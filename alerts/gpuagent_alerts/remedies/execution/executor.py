@@ -11,7 +11,7 @@ from typing import Any, Protocol
 
 from gpuagent.core.background import in_daemon_thread
 from gpuagent.core.identity import ProcessId
-from gpuagent.core.memory_limits import CGROUP_ROOT, LimitHolder, MemoryLimits, NoMemoryLimits
+from gpuagent.core.memory_limits import CGROUP_ROOT, MemoryLimits, NoMemoryLimits
 from gpuagent.core.units import format_bytes
 from gpuagent.procfs.containers import RunningContainer
 from gpuagent.procfs.files import ProcFiles, parse_parent, parse_stat
@@ -187,11 +187,6 @@ class NodeActionExecutor:
 
     async def limit(self, step: RemedyStep, target: Target, permission: UnitPermission, ask: LimitAsk) -> ActionResult:
         return await self._limiter.limit(step, target, permission, ask)
-
-    async def enforce(
-        self, target: Target, permission: UnitPermission, hard_bytes: int, holder: LimitHolder, *, rehearse: bool
-    ) -> ActionResult:
-        return await self._limiter.enforce(target, permission, hard_bytes, holder, rehearse=rehearse)
 
     async def reset(self, target: Target, deadline_seconds: float) -> ActionResult:
         # torch cannot take a CUDA context down inside a process (pytorch#37664): what the context holds stays.

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from functools import partial
 
 from gpuagent.core.background import in_daemon_thread
-from gpuagent.core.memory_limits import CGROUP_ROOT, LimitHolder, LimitRefused, MemoryLimits, SetLimit
+from gpuagent.core.memory_limits import CGROUP_ROOT, LimitRefused, LimitUnknown, MemoryLimits, SetLimit
 from gpuagent.core.units import format_bytes
 from gpuagent.procfs.files import ProcFiles
 from gpuagent_alerts.remedies.facts.container_processes import GroupProcesses
@@ -18,15 +18,18 @@ from gpuagent_alerts.remedies.facts.fresh_lookup import LOOK_SECONDS
 from gpuagent_alerts.remedies.facts.limited_cgroup import LimitedCgroup, LimitedCgroups
 from gpuagent_alerts.remedies.facts.timeout_reasons import why_slow
 from gpuagent_alerts.remedies.facts.unit_processes import UnitProcesses
-from gpuagent_alerts.remedies.observation import ActionResult, AlreadyLimited, LimitAsk, UnitPermission
+from gpuagent_alerts.remedies.observation import ActionResult, LimitAsk, NotPossibleHere, UnitPermission
 from gpuagent_alerts.remedies.pinned_processes import ActionRefused
 from gpuagent_alerts.remedies.steps import RemedyStep
 from gpuagent_alerts.remedies.target import Target
 
 _SET_SECONDS = 30.0
-_COUNTED_SHARE = 0.75
-"""Share of what the processes hold that the driver has to count against the cgroup. The two are counted apart: memory
-that was taken before a process came into the cgroup, or that is managed, counts for the one and not the other."""
+COUNTED_SHARE = 0.75
+"""Share of what the processes hold that the driver has to count against the cgroup, and of the headroom that is left.
+
+The two are counted apart: memory that was taken before a process came into the cgroup, or that is managed, counts for
+the one and not the other.
+"""
 
 
 class MemoryLimiter:
@@ -47,7 +50,7 @@ class MemoryLimiter:
     async def refusal(self, target: Target, permission: UnitPermission) -> str:
         """Return why the process must not be limited; "" if it may."""
         if why := self._limits.refusal():
-            return why
+            return NotPossibleHere(why)
         cgroup = await self._look(target, permission)
         if cgroup.refusal:
             return cgroup.refusal
@@ -55,40 +58,25 @@ class MemoryLimiter:
             async with asyncio.timeout(_SET_SECONDS):
                 limits = await in_daemon_thread(self._limits.limits, "memory limits")
         except (TimeoutError, LimitRefused) as error:
-            return str(error) or f"the memory limits that are set are not known after {_SET_SECONDS:g} s"
+            why = str(error) or f"the memory limits that are set are not known after {_SET_SECONDS:g} s"
+            return NotPossibleHere(why)
         key = (target.key.gpu_uuid, cgroup.path)
         ours = next((each for each in limits if each.key == key and self._limits.is_there(each)), None)
         if ours is None:
             return ""
-        return AlreadyLimited(f"gpuagent has limited {cgroup.name} to {format_bytes(ours.hard_bytes)} already")
+        words = "has limited" if ours.is_set else "may have limited"
+        return NotPossibleHere(f"gpuagent {words} {cgroup.name} to {format_bytes(ours.hard_bytes)} already")
 
     async def limit(self, step: RemedyStep, target: Target, permission: UnitPermission, ask: LimitAsk) -> ActionResult:
         """See `ActionExecutor.limit`."""
-        cgroup = await self._permitted(target, permission)
-        return await _in_time(partial(self._set, step, target, cgroup, ask))
-
-    async def enforce(
-        self, target: Target, permission: UnitPermission, hard_bytes: int, holder: LimitHolder, *, rehearse: bool
-    ) -> ActionResult:
-        """See `ActionExecutor.enforce`."""
-        cgroup = await self._permitted(target, permission)
-
-        def set_limit() -> ActionResult:
-            gpu_uuid = target.key.gpu_uuid
-            done = self._limits.set(gpu_uuid, cgroup.path, hard_bytes, holder, rehearse=rehearse)
-            would, most = "would be" if rehearse else "is", format_bytes(done.limit.hard_bytes)
-            return ActionResult(ok=True, detail=f"{cgroup.name} {would} limited to {most} on GPU {target.gpu_index}")
-
-        return await _in_time(set_limit)
-
-    async def _permitted(self, target: Target, permission: UnitPermission) -> LimitedCgroup:
-        """Return the cgroup, after a last look. Raises ActionRefused."""
         if why := self._limits.refusal():
-            raise ActionRefused(why)
+            return _not_done(why)
         cgroup = await self._look(target, permission)
+        if isinstance(cgroup.refusal, NotPossibleHere):
+            return _not_done(cgroup.refusal)
         if cgroup.refusal:
             raise ActionRefused(cgroup.refusal)
-        return cgroup
+        return await _in_time(partial(self._set, step, target, cgroup, ask))
 
     async def _look(self, target: Target, permission: UnitPermission) -> LimitedCgroup:
         try:
@@ -104,43 +92,53 @@ class MemoryLimiter:
         held = self._cgroups.held_bytes(cgroup.path, gpu_uuid, ask.everybody)
         if not held:
             raise LimitRefused(f"it cannot be seen how much {cgroup.name} holds on GPU {target.gpu_index}")
-        done = limits.set(gpu_uuid, cgroup.path, held + step.headroom_bytes, ask.holder, rehearse=ask.rehearse)
+        most_bytes = held + step.headroom_bytes
+        done = limits.set(gpu_uuid, cgroup.path, cgroup.inode, most_bytes, ask.holder, rehearse=ask.rehearse)
         would, most = "would be" if ask.rehearse else "is", format_bytes(done.limit.hard_bytes)
         detail = f"{cgroup.name} {would} limited to {most} on GPU {target.gpu_index}; it holds {format_bytes(held)}"
         if ask.rehearse:
             return ActionResult(ok=True, detail=detail)
-        if doubt := _doubt(done, held):
-            lifted = _lifted(limits, gpu_uuid, cgroup.path)
-            return ActionResult(ok=False, detail=f"{doubt}; {lifted}")
+        if doubt := _doubt(done, held, step.headroom_bytes) or self._cgroups.left(cgroup.path, target.pid):
+            try:
+                lifted = limits.lift(gpu_uuid, cgroup.path, ask.holder.owner)
+            except LimitRefused as error:
+                return ActionResult(ok=False, detail=f"{doubt}; it could not be lifted yet: {error}")
+            return _not_done(f"{doubt}; {lifted}")
         return ActionResult(ok=True, detail=f"{detail}, {format_bytes(done.used_bytes)} by the limit's own count")
 
 
 async def _in_time(work: Callable[[], ActionResult]) -> ActionResult:
-    """Call what asks the driver. Raises ActionRefused where that refuses."""
+    """Call what asks the driver: a refusal is no act, and what is not known may be one."""
     try:
         async with asyncio.timeout(_SET_SECONDS):
             return await in_daemon_thread(work, "memory limit")
     except TimeoutError:
-        return ActionResult(ok=False, detail=f"the driver has not answered within {_SET_SECONDS:g} s")
+        return _unknown(f"the driver has not answered within {_SET_SECONDS:g} s")
+    except LimitUnknown as error:
+        return _unknown(str(error))
     except LimitRefused as error:
-        raise ActionRefused(str(error)) from None
+        return _not_done(str(error))
 
 
-def _doubt(done: SetLimit, held: int) -> str:
+def _not_done(why: str) -> ActionResult:
+    return ActionResult(ok=False, detail=why, taken=False)
+
+
+def _unknown(why: str) -> ActionResult:
+    return ActionResult(ok=False, detail=f"it is not known whether the limit was set: {why}")
+
+
+def _doubt(done: SetLimit, held: int, headroom: int) -> str:
     """Return why the limit is not what was meant, by what the driver counts against it; "" if it is."""
     counted = format_bytes(done.used_bytes)
-    if done.used_bytes > done.limit.hard_bytes:
-        return f"the driver counts {counted} against the limit, and the processes are listed with {format_bytes(held)}"
-    if done.used_bytes < _COUNTED_SHARE * held:
+    if done.used_bytes > done.limit.hard_bytes - COUNTED_SHARE * headroom:
+        return (
+            f"the driver counts {counted} against the limit of {format_bytes(done.limit.hard_bytes)}, and the processes"
+            f" are listed with {format_bytes(held)}: too little headroom would be left"
+        )
+    if done.used_bytes < COUNTED_SHARE * held:
         return (
             f"the driver counts {counted} of the {format_bytes(held)} against the limit: the rest could grow beyond it"
             " (managed memory, or memory that was taken in another cgroup)"
         )
     return ""
-
-
-def _lifted(limits: MemoryLimits, gpu_uuid: str, cgroup: str) -> str:
-    try:
-        return limits.lift(gpu_uuid, cgroup)
-    except LimitRefused as error:
-        return f"it could not be lifted: {error}"

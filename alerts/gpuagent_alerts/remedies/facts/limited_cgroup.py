@@ -16,7 +16,7 @@ from gpuagent.procfs.cgroup_owner import CgroupOwners
 from gpuagent.procfs.files import ProcFiles, parse_stat
 from gpuagent_alerts.remedies.facts.container_processes import GroupProcesses
 from gpuagent_alerts.remedies.facts.unit_processes import UnitProcesses
-from gpuagent_alerts.remedies.observation import ProcessEnded, UnitPermission
+from gpuagent_alerts.remedies.observation import NotPossibleHere, ProcessEnded, UnitPermission
 from gpuagent_alerts.remedies.steps import StepGroup
 from gpuagent_alerts.remedies.target import Target
 
@@ -28,6 +28,8 @@ class LimitedCgroup(NamedTuple):
     """From the root of the hierarchy."""
     name: str = ""
     """The unit, container or job whose cgroup it is, for people."""
+    inode: int = 0
+    """Inode of its folder, by which one that was made anew under the same name is told from it."""
     refusal: str = ""
 
 
@@ -66,12 +68,21 @@ class LimitedCgroups:
         return found._replace(refusal=refusal)
 
     def held_bytes(self, cgroup: str, gpu_uuid: str, everybody: tuple[Target, ...]) -> int | None:
-        """Return what the processes of a cgroup hold on a GPU; None where they cannot all be seen."""
+        """Return what the processes of a cgroup hold on a GPU; None where that is not known of all of them."""
         try:
             inside = processes_in(self._root / cgroup.lstrip("/"))
         except UnreadableTree:
             return None
-        return sum(each.used_bytes for each in everybody if each.key.gpu_uuid == gpu_uuid and each.pid in inside)
+        held = [each.used_bytes for each in everybody if each.key.gpu_uuid == gpu_uuid and each.pid in inside]
+        return sum(held) if all(held) else None  # 0 stands for what the driver does not tell
+
+    def left(self, cgroup: str, pid: int) -> str:
+        """Return that a process is not in a cgroup any more; "" while it is."""
+        try:
+            inside = processes_in(self._root / cgroup.lstrip("/"))
+        except UnreadableTree:
+            return f"it cannot be seen whether pid {pid} is in {cgroup}"
+        return "" if pid in inside else f"pid {pid} is not in {cgroup} any more"
 
     def _find(self, target: Target) -> LimitedCgroup:
         try:
@@ -82,22 +93,30 @@ class LimitedCgroups:
             raise ProcessEnded from None
         except (OSError, ValueError) as error:
             return LimitedCgroup(refusal=f"it cannot be seen in which cgroup pid {target.pid} is: {error}")
-        name, level = _level(target, parse_cgroup(data))
+        return self._of(target, *_level(target, parse_cgroup(data)))
+
+    def _of(self, target: Target, name: str, level: CgroupLevel | None) -> LimitedCgroup:
+        """Return the cgroup at this level of the hierarchy, by its name for people."""
         if level is None:
             return LimitedCgroup(refusal=f"pid {target.pid} is not in {name} any more")
         if level.controllers:
-            return LimitedCgroup(refusal=f"the cgroup of {name} is one of version 1: memory limits need version 2")
+            why = f"the cgroup of {name} is one of version 1: memory limits need version 2"
+            return LimitedCgroup(refusal=NotPossibleHere(why))
         segments = self._owners.absolute(level)
         if segments is None:
-            return LimitedCgroup(
-                refusal=f"the cgroup of {name} cannot be seen from the agent's cgroup namespace: run it on the host"
-            )
+            why = f"the cgroup of {name} cannot be seen from the agent's cgroup namespace: run it on the host"
+            return LimitedCgroup(refusal=NotPossibleHere(why))
         whole = not target.container_id  # the directory of a container may be its own root's; those above may not
         if not self._owners(level, whole=whole):
             return LimitedCgroup(
                 refusal=f"others than root may move processes out of the cgroup of {name}, and so out of a memory limit"
             )
-        return LimitedCgroup(f"/{'/'.join(segments)}", name)
+        path = f"/{'/'.join(segments)}"
+        try:
+            inode = (self._root / path.lstrip("/")).lstat().st_ino
+        except OSError as error:
+            return LimitedCgroup(refusal=f"the cgroup of {name} cannot be read: {error.strerror}")
+        return LimitedCgroup(path, name, inode)
 
 
 def _level(target: Target, own: Membership) -> tuple[str, CgroupLevel | None]:

@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterator
 from dataclasses import replace
 
 from gpuagent.core.identity import NO_INSTANCE
-from gpuagent_alerts.remedies.observation import RemedyRequest, UnitPermission
+from gpuagent_alerts.remedies.observation import NotPossibleHere, RemedyRequest, UnitPermission
 from gpuagent_alerts.remedies.safeguards.never_list import is_supervised, is_users_own
 from gpuagent_alerts.remedies.safeguards.refusals import unproven_container, unproven_job, unproven_unit
 from gpuagent_alerts.remedies.steps import RemedyStep
@@ -34,9 +34,13 @@ def no_limit(target: Target, permission: UnitPermission, facts: Facts, *, unifie
     Of the container, job and unit that it is in, the limit is that of the innermost: the container's, else the job's.
     """
     if target.key.gpu_instance_id != NO_INSTANCE:
-        yield "it is on a MIG instance, and the driver keeps no memory limits for those"
+        yield NotPossibleHere("it is on a MIG instance, and the driver keeps no memory limits for those")
+    if "M" in target.kinds:
+        yield NotPossibleHere(
+            "it is a client of MPS, whose server holds its memory: a memory limit on its cgroup would not hold"
+        )
     if unified_memory:
-        yield "the GPU shares the machine's memory, and the driver limits none of that"
+        yield NotPossibleHere("the GPU shares the machine's memory, and the driver limits none of that")
     if refusal := _no_limited_group(target, permission, facts.identity.proven_names):
         yield refusal
 
@@ -48,7 +52,7 @@ def _no_limited_group(target: Target, permission: UnitPermission, proven: Collec
     if target.slurm_job:
         return "" if "job" in proven else unproven_job(target)
     if not target.unit:
-        return (
+        return NotPossibleHere(
             f"no unit, container or job of root's making runs it: a memory limit on its cgroup {target.cgroup or '/'}"
             f" would hold for all that {target.user or 'its user'} runs there, or could be left"
         )

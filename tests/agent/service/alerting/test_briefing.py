@@ -128,7 +128,7 @@ def test_standards_of_one_leak_are_one_pace() -> None:
 def test_a_forecast_only_while_it_is_true() -> None:
     """A full GPU is full now; what `keep_firing_for` holds makes no forecast; without one there is none."""
     full = replace(BUSY, gpus=(gpu(0, used_gib=79.5, total_gib=80.0),))
-    assert brief(LEAK, seen=full).headline.endswith("leaking 84.4 GiB/h, GPU full now")
+    assert brief(LEAK, alert("GpuMemoryFull", LABELS), seen=full).headline.endswith("leaking 84.4 GiB/h, GPU full now")
     calm = replace(BUSY, growth={})
     assert brief(LEAK, seen=calm).headline.endswith("leaking 84.4 GiB/h")
     soon = alert("GpuMemoryExhaustionSoon", LABELS, value=60.0)

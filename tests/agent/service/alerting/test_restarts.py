@@ -96,7 +96,7 @@ def test_the_end_of_a_crash_loop_tells_that_the_successor_is_steady(tmp_path: Pa
     assert [one.news for one in stage.heard] == ["began", "restarted", "ended"]
     assert re.sub(r" \(\d\d:\d\d UTC\)", "", stage.headlines()[-1]) == (
         "RESOLVED node7 GPU 0: memory was full: python3 (pid 101) ended; 22.9 GiB came back; "
-        f"{names(owner)} was restarted twice and runs as pid 300, with 5.0 GiB, and has not grown for 3 min"
+        f"{names(owner)} was restarted twice and runs as pid 300, with 5.0 GiB, and has not grown for 5 min"
     )
     incident = stage.messages[-1].incident
     assert incident is not None

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
+import pytest
+
 from gpuagent.core.units import GIB
 from gpuagent_alerts.notify.succession import MemoryMeter, OwnerFacts, Restarts, Successor, watch
 
@@ -24,3 +28,18 @@ def test_a_line_does_not_take_back_that_it_grows_again() -> None:
 
     assert False in goes_on[goes_on.index(True) :], "its share of the whole rise falls behind what was loaded"
     assert all(shown[shown.index(True) :])
+
+
+def flat_for(used_gib: Callable[[float], float]) -> float:
+    """Return for how many seconds what uses so many GiB has been flat after half an hour, with readings every 15 s."""
+    meter = MemoryMeter(0.0)
+    for now in range(0, 1801, 15):
+        meter.add({"a": int(used_gib(now) * GIB), "b": GIB}, float(now))
+    return meter.flat_seconds(1800.0)
+
+
+def test_what_does_not_grow_is_told_with_all_the_time_in_which_it_did_not() -> None:
+    """Not with the 3 min of a window: back to the end of its loading, whatever an allocator's noise does."""
+    assert flat_for(lambda _: 5.0) == 1800.0
+    assert flat_for(lambda now: min(16.0, 2.0 + now / 10.0) + 0.3 * (now % 60 == 0)) == pytest.approx(1620.0, abs=60.0)
+    assert flat_for(lambda now: 5.0 + now / 1024) < 180.0, "slow growth is none"

@@ -81,8 +81,9 @@ def test_a_process_that_ended_unseen_did_not_leave_just_now(tmp_path: Path) -> N
     )
 
 
-def test_an_incident_is_not_ending_while_more_of_it_is_about_to_fire(tmp_path: Path) -> None:
-    """The forecast has come true, and that the GPU is full fires in a moment: that is pending, not critical."""
+@pytest.mark.parametrize("goes_on", [True, False])
+def test_an_incident_is_not_ending_while_more_of_it_is_about_to_fire(tmp_path: Path, goes_on: bool) -> None:
+    """The forecast has come true, and that the GPU is full fires in a moment: it is critical meanwhile, and said so."""
     story = Story(tmp_path, **UNIT)
     soon = replace(LEAKING, verdict=Verdict.GROWING, evidence=None, evidence_told=())
     soon = replace(soon, exhaustion=Range(600.0, 300.0, 900.0))
@@ -90,17 +91,18 @@ def test_an_incident_is_not_ending_while_more_of_it_is_about_to_fire(tmp_path: P
     near = story.seen(19.0, soon, 100)
     whole = MemoryKey("GPU-00000000")
     stage.show(replace(near, growth={**near.growth, whole: soon}), 5 * MINUTE)
-    stage.show(story.seen(22.65, STEADY, 100), TICK_SECONDS)
+    stage.show(story.seen(22.65, soon if goes_on else STEADY, 100), TICK_SECONDS)
+    said = r"python3 \(alice, pid 100\) growing \d.*" if goes_on else "memory was running out.*"
 
     (shown,) = story.shown()
-    assert (shown.is_ending, shown.is_pending) == (False, True)
+    assert (shown.is_ending, shown.is_pending) == (False, False)
+    assert (shown.subject.severity, shown.subject.is_ending) == ("critical", False)
     record = stage.notifier.incidents[shown.key]
-    assert record.severity == "critical"
     (row,) = incident_rows([record], {}, (), lambda _: shown.headline, held={shown.key: shown.is_pending})
-    assert (row["severity"], row["ending"]) == ("info", False)
-    assert re.fullmatch(
-        r"PENDING node7 GPU 0: less than 2 % of memory is free \(\d+ % taken\); this fires once .*", shown.headline
-    )
+    assert (row["severity"], row["ending"]) == ("critical", False)
+    assert re.fullmatch(f"CRITICAL node7 GPU 0: {said}", shown.headline)
+    assert "this fires" not in shown.headline
+    assert "if that lasts" not in shown.headline
     stage.show(story.seen(10.0, STEADY, 100), TICK_SECONDS)
     (shown,) = story.shown()
     assert shown.is_ending
