@@ -347,6 +347,10 @@ def test_a_main_process_outside_of_the_unit(tmp_path: Path, name: str) -> None:
 
 REACHING = {
     "ExecStop={ path=/usr/bin/pkill ; argv[]=/usr/bin/pkill -f vllm ; }": "ExecStop= runs pkill",
+    "ExecStopPost={ argv[]=busctl call org.freedesktop.systemd1 /a b StopUnit ss z.service replace ; }": (
+        "ExecStopPost= runs busctl"
+    ),
+    "ExecStartPost={ argv[]=dbus-send --system --dest=org.example.Told /told org.example.Told.Up ; }": "",
     "ExecStartPre={ path=/bin/sh ; argv[]=/bin/sh -c fuser -k 8000/tcp; sleep 1 ; }": "ExecStartPre= runs fuser",
     "ExecStartPre={ path=/bin/sh ; argv[]=/bin/sh -c cd /\n(killall vllm) ; }": "ExecStartPre= runs killall",
     "ExecStopPost={ path=/bin/kill ; argv[]=/bin/kill -9 -1 ; }": "ExecStopPost= runs kill -9 -1",
