@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import contextvars
 import gc
+import itertools
+import operator
 import sys
 import weakref
 from collections.abc import Iterable, Sequence
@@ -21,6 +23,7 @@ Context = contextvars.Context
 CONTEXT_VALUE = "<context variable>"
 """What stands for the name of a value of a context variable on a watched way."""
 MAX_CONTEXTS = 1_000
+MAX_OBJECTS = 500_000
 
 
 def uses_context_variables() -> bool:
@@ -41,14 +44,15 @@ def uses_context_variables() -> bool:
 def find_contexts() -> list[Context]:
     """Return the contexts of this process, in the app; those in excess of a thousand are left out.
 
-    Other threads may go on meanwhile: what they let go of in these milliseconds is freed by this one.
+    None in an app of very many objects: to look takes some 40 ns for each. No other thread goes on meanwhile, so that
+    nothing that it lets go of is kept, or freed by this one.
     """
-    found: list[Context] = []
-    for item in gc.get_objects():
-        if type(item) is Context:
-            found.append(item)
-            if len(found) == MAX_CONTEXTS:
-                break
+    objects = gc.get_objects()
+    if len(objects) > MAX_OBJECTS:
+        return []
+    are_contexts = map(operator.is_, map(type, objects), itertools.repeat(Context))
+    found: list[Context] = list(itertools.islice(itertools.compress(objects, are_contexts), MAX_CONTEXTS))
+    del objects, are_contexts
     return found
 
 

@@ -21,6 +21,9 @@ BELOW = "below:"
 """Before the number of levels from the container to the tensors, in the name of the measure."""
 MAX_ELEMENTS = 200_000
 MAX_EXAMINED = 20_000
+MAX_INNER = 10_000
+"""Elements of a container that is one of the elements: a longer one is left out."""
+_SIZED: tuple[Any, ...] = (dict, list, tuple, deque, set, frozenset)
 SHARED = (type, types.ModuleType, types.FunctionType, types.CodeType, types.FrameType, threading.local)
 """What elements have in common with all the app."""
 
@@ -38,6 +41,8 @@ def elements_of(container: object) -> list[object] | None:
 
 def tensors_below(container: object, levels: int) -> int | None:
     """Return how many tensors are so many levels below a container at most; of a large one by a sample."""
+    if _length(container) > MAX_ELEMENTS:  # before it is copied
+        return None
     level = elements_of(container)
     if level is None or len(level) > MAX_ELEMENTS:
         return None
@@ -58,7 +63,14 @@ def tensors_below(container: object, levels: int) -> int | None:
                 tensors[kind] = is_tensor_type(kind)
                 followed[kind] = not issubclass(kind, (*SHARED, contextvars.ContextVar))
             found += tensors[kind]
-            if followed[kind] and not tensors[kind]:
+            if followed[kind] and not tensors[kind] and _length(item) <= MAX_INNER:
                 inner.append(item)
         level = gc.get_referents(*inner[:MAX_EXAMINED])
+        if len(level) > MAX_ELEMENTS:
+            return None
     return found * stride
+
+
+def _length(item: object) -> int:
+    """Return how many elements a container of Python's own has; 0 for anything else."""
+    return next((kind.__len__(item) for kind in _SIZED if true_instance(item, kind)), 0)

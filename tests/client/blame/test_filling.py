@@ -31,6 +31,13 @@ class Record:
         raise AssertionError(name)
 
 
+def test_very_large_containers_are_left_out() -> None:
+    """Neither a container of many elements, nor one among the elements, nor very many of them are gone through."""
+    assert tensors_below([None] * 200_001, 2) is None
+    assert tensors_below([[TensorBase()] * 10_001, [TensorBase()]], 3) == 1
+    assert tensors_below([list(range(200)) for _ in range(2_000)], 3) is None
+
+
 def test_tensors_are_counted_as_deep_as_asked() -> None:
     """An attribute of a record, an element of a list in it: each tensor once, and nothing of the app runs."""
     shared = TensorBase()
