@@ -306,6 +306,10 @@ class Connection:
             info = await self._host.identify(self.peer, hello.pid)
         except RefusedPeer as refusal:
             info = refusal
+        except Exception as error:  # noqa: BLE001  a defect costs this connection, as in `_guard`
+            self._introduction = None
+            self.drop("failed", f"who it is cannot be told: {error!r}")
+            return
         self._introduction = None
         self._guard(functools.partial(self._admit, hello, info))
 

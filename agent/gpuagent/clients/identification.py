@@ -8,6 +8,7 @@ place: that user's apps alone are refused until it comes back.
 from __future__ import annotations
 
 import asyncio
+import itertools
 import time
 from collections.abc import Callable
 from functools import partial
@@ -27,7 +28,7 @@ _Answer = tuple[ProcessInfo, tuple[int, ...], float]
 
 
 class _Reads:
-    """The turn of a user's processes, and since when each of those that are read is read, by the clock of the loop."""
+    """The turn of a user's processes, and since when each read goes on, by its number and the clock of the loop."""
 
     def __init__(self) -> None:
         self.turn = asyncio.Semaphore(MOST_OF_USER)
@@ -53,6 +54,7 @@ class PeerIdentifier:
         self._patience_seconds = patience_seconds
         self._turn = asyncio.Semaphore(MOST_READS)
         self._users: dict[str, _Reads] = {}
+        self._numbers = itertools.count()
 
     async def identify(self, peer: Peer, claimed_pid: int, user: str) -> ProcessInfo:
         """Return the process behind a peer, after it has said which pid it thinks it has.
@@ -62,15 +64,16 @@ class PeerIdentifier:
         """
         reads = self._users.setdefault(user, _Reads())
         reads.waiting += 1
-        reading = asyncio.create_task(self._read(peer.pid, reads))
+        number = next(self._numbers)
+        reading = asyncio.create_task(self._read(number, peer.pid, reads))
         reading.add_done_callback(partial(self._forget, user, reads))
         try:
             while not reading.done():
                 await asyncio.wait([reading], timeout=self._patience_seconds)
-                if not reading.done() and (why := self._why_none(peer.pid, user, reads)):
+                if not reading.done() and (why := self._why_none(number, peer.pid, user, reads)):
                     raise RefusedPeer("hanging", why)
         finally:
-            if peer.pid not in reads.since:
+            if number not in reads.since:
                 reading.cancel()
         try:
             info, own_pids, seconds = reading.result()
@@ -81,11 +84,11 @@ class PeerIdentifier:
             raise RefusedPeer("pid", f"pid {peer.pid} says that it is {claimed_pid}, and calls itself {own_pids[-1]}")
         return info
 
-    def _why_none(self, pid: int, user: str, reads: _Reads) -> str:
+    def _why_none(self, number: int, pid: int, user: str, reads: _Reads) -> str:
         """Return why there will be no answer soon; "" where there may be one."""
         before = asyncio.get_running_loop().time() - self._patience_seconds
-        if pid in reads.since:
-            return describe(pid) if reads.since[pid] <= before else ""
+        if number in reads.since:
+            return describe(pid) if reads.since[number] <= before else ""
         of_user = list(reads.since.values())
         everybody = [since for each in self._users.values() for since in each.since.values()]
         if len(of_user) >= MOST_OF_USER and max(of_user) <= before:
@@ -94,13 +97,13 @@ class PeerIdentifier:
             return "processes of many users hang in the kernel: end those first"
         return ""
 
-    async def _read(self, pid: int, reads: _Reads) -> _Answer:
+    async def _read(self, number: int, pid: int, reads: _Reads) -> _Answer:
         async with reads.turn, self._turn:
-            reads.since[pid] = asyncio.get_running_loop().time()
+            reads.since[number] = asyncio.get_running_loop().time()
             try:
                 return await start_read(partial(self._look, pid))
             finally:
-                del reads.since[pid]
+                del reads.since[number]
 
     def _forget(self, user: str, reads: _Reads, reading: asyncio.Task[_Answer]) -> None:
         if not reading.cancelled():

@@ -89,6 +89,18 @@ def test_a_user_whose_processes_hang_is_refused_alone(reader: HangingReader) -> 
     assert len(play(scene, reader)) == 2
 
 
+def test_a_process_that_connects_anew_while_it_is_read(reader: HangingReader) -> None:
+    """Two looks at one process go on at the same time: each has its answer."""
+
+    async def scene(identifier: PeerIdentifier) -> None:
+        both = [asyncio.create_task(ask(identifier, HANGING[0], "user 5")) for _ in range(2)]
+        await asyncio.sleep(0)
+        reader.answer.set()
+        assert [(await one).id.pid for one in both] == [HANGING[0]] * 2
+
+    assert len(play(scene, reader)) == 2
+
+
 def test_many_of_one_user_are_told_apart_in_turn(reader: HangingReader) -> None:
     """Apps that come back at once, when the agent has started again, are all admitted."""
 
