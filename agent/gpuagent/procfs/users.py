@@ -72,6 +72,8 @@ _SILENT_SECONDS = 10.0
 _MOST_USERS = 4096
 _PATIENCE_SECONDS = 0.5
 """How long a name is waited for: whoever reads a process is waited for a second (`gpuagent.procfs.hanging`)."""
+_FRESH_SECONDS = 3.0
+"""The same for a decision to act."""
 _MOST_WAITING = 4
 
 
@@ -107,6 +109,8 @@ class UserNames:
         """Name by uid, and until when it is believed."""
         self._waiting: dict[int, float] = {}
         """Since when threads wait for the database."""
+        self._late: dict[int, _Found] = {}
+        """Answers that came when nobody waited any more: a slow database names its users at the next call."""
 
     def __call__(self, uid: int) -> str:
         """Name of the user, or the uid as text; "" for one below zero, which is "not known".
@@ -128,11 +132,11 @@ class UserNames:
         """
         if uid < 0 or self._doubt():
             return ""
-        found = self._look_up(uid)
+        found = self._look_up(uid, _FRESH_SECONDS)
         return "" if found is None else self._keep(uid, found)
 
     def _read(self, uid: int) -> str:
-        found = self._look_up(uid)
+        found = self._late.pop(uid, None) or self._look_up(uid, _PATIENCE_SECONDS)
         if found is not None:
             return self._keep(uid, found)
         name, _ = self._names.get(uid, (f"uid:{uid}", 0.0))
@@ -149,25 +153,29 @@ class UserNames:
             self._names.clear()
         self._names[uid] = (name, self._clock.now() + seconds)
 
-    def _look_up(self, uid: int) -> _Found | None:
+    def _look_up(self, uid: int, patience_seconds: float) -> _Found | None:
         """Return what the database has; None where it is silent. Few threads wait for one that is, and nobody else."""
         now = time.monotonic()
         if sum(now - since >= _PATIENCE_SECONDS for since in tuple(self._waiting.values())) >= _MOST_WAITING:
             return None
         try:
-            return read_within(_PATIENCE_SECONDS, partial(self._ask, uid))
+            return read_within(patience_seconds, partial(self._ask, uid, now + patience_seconds))
         except TimeoutError:
             return None
 
-    def _ask(self, uid: int) -> _Found:
+    def _ask(self, uid: int, until: float) -> _Found:
+        """Return what the database has; where nobody has waited after `until`, it is kept."""
         thread = threading.get_ident()
         self._waiting[thread] = time.monotonic()
         try:
-            return _Found(printable(self._database(uid).pw_name, NAME_LIMIT_BYTES), is_named=True)
+            found = _Found(printable(self._database(uid).pw_name, NAME_LIMIT_BYTES), is_named=True)
         except (KeyError, OverflowError, OSError):
-            return _Found(self._nameless(uid), is_named=False)
+            found = _Found(self._nameless(uid), is_named=False)
         finally:
             del self._waiting[thread]
+        if time.monotonic() >= until and len(self._late) < _MOST_USERS:
+            self._late[uid] = found
+        return found
 
     def _nameless(self, uid: int) -> str:
         try:

@@ -108,6 +108,7 @@ def test_a_uid_that_goes_over_to_another_user_has_the_new_name() -> None:
 def test_a_user_database_that_is_silent(monkeypatch: pytest.MonkeyPatch) -> None:
     """PROC-03: nobody waits long for a name, known ones stay, a decision has none, and few threads are left behind."""
     monkeypatch.setattr(users_module, "_PATIENCE_SECONDS", 0.05)
+    monkeypatch.setattr(users_module, "_FRESH_SECONDS", 0.05)
     answers, asked = threading.Event(), []
     answers.set()
 
