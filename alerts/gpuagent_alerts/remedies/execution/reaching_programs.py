@@ -13,8 +13,8 @@ PROGRAM_PROPERTIES = ("ExecStartPre", "ExecStart", "ExecStartPost", "ExecStop", 
 _PROPERTY = re.compile(rf"^({'|'.join(PROGRAM_PROPERTIES)})=", re.MULTILINE)
 _REACHING = re.compile(
     r"(?<![^\s/;|&(=\"'`])"
-    r"(?:(pkill|killall5?|skill|slay|fuser|systemctl|loginctl|machinectl|scancel)(?![^\s;|&)\"'`])"
-    r"|(busctl|gdbus|dbus-send)(?=\s[^\n]*\.(?:systemd|login|machine)1\b)"
+    r"(?:(pkill|killall5?|skill|slay|fuser|systemctl|loginctl|machinectl|scancel|reboot|poweroff|halt|shutdown|telinit)(?![^\s;|&)\"'`])"
+    r"|(busctl|gdbus|dbus-send|varlinkctl)(?=\s(?:(?!\nExec\w+=)[\s\S]){0,2000}[.-](?:systemd|login|machine)1\b)"
     r"|(kill\s+(?:-[sn]\s+\S+\s+|-\S+\s+)*-1)(?=\s*(?:$|[;|&)\"'`}])))"
 )
 

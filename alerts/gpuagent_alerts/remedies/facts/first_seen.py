@@ -83,6 +83,8 @@ class FirstSeenMatches:
             if look is not None and self._hangs(look):
                 why = READS.reason() or "what its arguments or the entries lead to does not answer"
                 return f"it cannot be compared with remedies.never: {why}"
+            if look is None and identity in self._waiting and len(self._looks) >= MOST_HANGING:
+                return f"{_NEW}, and too many processes hang: {READS.reason()}"
             if look is not None or identity in self._waiting:
                 return _NEW
             return self._was_meant(self._meant.get(identity), entries)

@@ -142,7 +142,7 @@ class _Search:
         self._bounds = bounds
         self._spent: defaultdict[int, _Spent] = defaultdict(_Spent)
         self._given_up: set[int] = set()
-        self._end = time.monotonic() + bounds.in_all_seconds
+        self._began = time.monotonic()
 
     def run(self, base: str) -> Iterator[SymbolicLink]:
         waiting, visited = [_Folder(base, self._real, _ROOT)], {(_ROOT, self._real)}
@@ -248,13 +248,12 @@ class _Search:
         if spent.entries % _CHECK_CLOCK_EVERY:
             return
         now = time.monotonic()
-        if now > self._end:
-            raise SearchLimitExceeded(
-                f"it takes more than {self._bounds.in_all_seconds:g} s to look through what is below it"
-            )
-        if spent.seconds + now - began > self._bounds.seconds:
-            kind = _UserLimitExceeded if payer else SearchLimitExceeded
-            raise kind(f"it takes more than {self._bounds.seconds:g} s to look through what is below it")
+        kind = _UserLimitExceeded if payer else SearchLimitExceeded
+        for spent_seconds, most in (
+            (spent.seconds + now - began, self._bounds.seconds), (now - self._began, self._bounds.in_all_seconds),
+        ):  # fmt: skip
+            if spent_seconds > most:
+                raise kind(f"it takes more than {most:g} s to look through what is below it")
 
     def _bound(self, payer: int, count: int, most: int, what: str) -> None:
         if count > most:
