@@ -33,7 +33,7 @@ def alert_screen(document: Document, width: int, paint: Paint) -> list[str]:
         lines += ["", paint("Silences in force", "bold"), *silence_lines(silences, _now(document), width, paint)]
     if not document["receivers"] and document["alerting"] == "node":
         return [*(paint(line, "critical") for line in wrap(_NOWHERE, width)), "", *lines]
-    return [*lines, "", *_receivers(document, width, paint)]
+    return [*lines, "", *_receivers(document, width, paint)] if document["receivers"] else lines
 
 
 def simulated_lines(document: Document, width: int) -> list[str]:
@@ -242,8 +242,6 @@ def _told(alert: Document, elsewhere: str, *, nobody: str) -> str:
 
 
 def _receivers(document: Document, width: int, paint: Paint) -> list[str]:
-    if not document["receivers"]:
-        return [cut(_NOWHERE, width)]
     name_width = width - 28
     head = f"{fit('RECEIVER', name_width)}{_columns('QUEUED', 'DEAD', 'OLDEST')}"
     lines = [paint(head, "dim")]

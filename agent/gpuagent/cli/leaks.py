@@ -378,7 +378,11 @@ def _next(document: Document, width: int) -> Iterator[str]:
     pid = document["pid"]
     unit = document["unit"] or ""
     if document["verdict"] == "leaking" and document["running"]:
-        restart = " --restart-unit" if unit.endswith(".service") and not document.get("container_id") else ""
+        restart = (
+            " --restart-unit"
+            if unit.endswith(".service") and "/" not in unit and not document.get("container_id")
+            else ""
+        )
         yield from _command("the line:", f"gpuagent blame {pid}", width)
         yield from _command("cache back:", f"gpuagent release {pid}", width)
         yield from _command("memory back:", f"gpuagent kill {pid}{restart}", width)

@@ -102,6 +102,7 @@ def ending_advice(process: ProcessReading) -> str:
     info = process.info
     if info is None:
         return ""
-    if info.unit.endswith(".service") and not (info.slurm_job or info.pod_uid or info.container_id):
+    is_of_system = info.unit.endswith(".service") and "/" not in info.unit  # no rule restarts a user's own
+    if is_of_system and not (info.slurm_job or info.pod_uid or info.container_id):
         return f"`gpuagent kill {process.pid} --restart-unit` restarts {info.unit} and frees the memory."
     return f"`gpuagent kill {process.pid}` ends {info.name} and frees the memory."

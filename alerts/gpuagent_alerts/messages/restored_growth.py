@@ -24,6 +24,7 @@ LONGEST_WAIT_SECONDS = 900.0
 LONGEST_GROWTH_SECONDS = 14_400.0
 """Wait for a verdict on what still grows: the windows of slow growth are long."""
 _ROOM_RATIO = 0.9
+_FORECAST = "gpuagent_gpu_memory_exhaustion_seconds"
 _IS_MEASURED = frozenset({Verdict.LEAKING, Verdict.LEVELLED_OFF, Verdict.CACHED})
 """Verdicts that take a history: it was kept, or has been learned anew."""
 
@@ -37,6 +38,8 @@ class RestoredGrowth:
         self._unproven: set[str] = set()
         self._loaded_at = 0.0
         """Clock at which the states were loaded."""
+        self._forecasts: set[str] = set()
+        """Fingerprints of alerts on the time until a GPU is full."""
         self._full: set[str] = set()
         """UUIDs of the GPUs that were full when the states were kept."""
 
@@ -48,6 +51,12 @@ class RestoredGrowth:
             if running.states is not None and running.rule.expression.metric_names & GROWTH
             for instance in running.states.instances
             if instance.state is State.FIRING and not instance.is_kept
+        }
+        self._forecasts = {
+            instance.fingerprint
+            for running in rules
+            if running.states is not None and _FORECAST in running.rule.expression.metric_names
+            for instance in running.states.instances
         }
         self._unproven = set(self._meters)
         self._loaded_at = now
@@ -117,18 +126,22 @@ class RestoredGrowth:
         # Growth that stops for want of room proves nothing.
         is_full = gpu.memory is not None and gpu.memory.is_full
         growth = snapshot.growth.get(key)
-        if growth is not None and self._is_measured(key, growth):
+        since_boot = snapshot.clock_seconds - snapshot.time_seconds
+        if growth is not None and self._is_measured(name, growth, since_boot):
             return False
         return self._may_grow(name, growth, snapshot.clock_seconds, is_full=is_full)
 
-    def _is_measured(self, key: MemoryKey, growth: Growth) -> bool:
-        """Return whether the detector says by a history what has become of it."""
+    def _is_measured(self, name: str, growth: Growth, since_boot: float) -> bool:
+        """Return whether the detector says by a history what has become of it; `since_boot` turns Unix time into clock.
+
+        A forecast is one by itself.
+        """
         if growth.verdict in _IS_MEASURED:
             return True
         if growth.verdict is not Verdict.GROWING:
             return False
-        was_kept = growth.since_seconds is not None and growth.since_seconds < self._loaded_at
-        return was_kept or (not key.pid and growth.exhaustion is not None)  # an alert on a forecast, and there is one
+        was_kept = growth.since_seconds is not None and growth.since_seconds + since_boot < self._loaded_at
+        return was_kept or (name in self._forecasts and growth.exhaustion is not None)
 
     def _may_grow(self, name: str, growth: Growth | None, now: float, *, is_full: bool) -> bool:
         """Return whether memory that is there may grow as it did, by the detector and by what was measured of it."""

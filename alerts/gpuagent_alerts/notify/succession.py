@@ -107,9 +107,10 @@ class MemoryMeter:
         """Return for how long none of them has grown beyond noise, in whole minutes, as far back as is remembered."""
         since = []
         for blocks in self._blocks.values():
-            least = min(used for _, used in blocks[-_LAST_BLOCKS:]) - NOISE_BYTES
-            below = next((at for at in range(len(blocks) - 1, -1, -1) if blocks[at][1] < least), -1)
-            since.append(blocks[below + 1][0])
+            end = min(used for _, used in blocks[-_LAST_BLOCKS:])
+            low, high = end - NOISE_BYTES, 1.1 * end + NOISE_BYTES  # an allocator goes up and down by a few percent
+            moved = (at for at in range(len(blocks) - 1, -1, -1) if not low <= blocks[at][1] <= high)
+            since.append(blocks[min(next(moved, -1) + 1, len(blocks) - 1)][0])
         return (now - max(since, default=now)) // 60 * 60
 
     def follow_clock(self, step: float) -> None:

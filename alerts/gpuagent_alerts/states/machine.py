@@ -131,7 +131,7 @@ class AlertStates:
             self._skip(since_last - self._longest_gap_seconds)
             since_last = self._longest_gap_seconds
         if self.rule.missing_data is MissingData.RESOLVE:
-            frozen = nothing_missing
+            frozen = is_unproven = nothing_missing
         transitions = self._follow_gpus(found, now_seconds, wall_seconds)
         still = self._freeze(
             lambda key, labels: frozen(labels) or (key not in found and is_unproven(labels)), since_last, wall_seconds

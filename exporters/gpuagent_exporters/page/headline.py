@@ -37,7 +37,7 @@ def headline_of(status: Document) -> Headline:
         same = [one for one in grave if severity_rank(one.get("severity")) == severity_rank(first.get("severity"))]
         soonest = min(same, key=lambda one: _seconds_left(one, status))
         chosen = soonest if _seconds_left(soonest, status) < float("inf") and _is_growth(first) else first
-        is_full = first.get("kind") == _FULL_KIND
+        is_full = first.get("kind") == _FULL_KIND and first.get("severity") == SEVERITIES[0]
         if is_full and (cause := _cause(first, grave)) is not None:
             chosen = cause
         sentence = _sentence(chosen, status, is_full=is_full)

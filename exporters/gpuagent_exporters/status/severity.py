@@ -79,7 +79,7 @@ def _urgency(problem: Problem) -> tuple[int, float]:
     """Return the rank among problems of one severity: what has failed, what is full, what will be, the rest."""
     if problem.kind in _UNREAD:
         return 0, 0.0
-    if problem.kind == "memory_full":
+    if problem.kind == "memory_full" and problem.severity is Severity.CRITICAL:  # a warning: nearly full
         return 1, 0.0
     return (3, 0.0) if problem.seconds_left is None else (2, problem.seconds_left)
 

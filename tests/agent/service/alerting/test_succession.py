@@ -41,5 +41,7 @@ def flat_for(used_gib: Callable[[float], float]) -> float:
 def test_what_does_not_grow_is_told_with_all_the_time_in_which_it_did_not() -> None:
     """Not with the 3 min of a window: back to the end of its loading, whatever an allocator's noise does."""
     assert flat_for(lambda _: 5.0) == 1800.0
+    # What has risen, and was given back, is not said to have been flat all the time.
+    assert flat_for(lambda now: 2.0 + now / 150.0 if now < 1500.0 else 2.0) == pytest.approx(300.0, abs=60.0)
     assert flat_for(lambda now: min(16.0, 2.0 + now / 10.0) + 0.3 * (now % 60 == 0)) == pytest.approx(1620.0, abs=60.0)
     assert flat_for(lambda now: 5.0 + now / 1024) < 180.0, "slow growth is none"
