@@ -166,7 +166,7 @@ STATUS_LIMIT_BYTES = 1024 * 1024
 allows 65,536 (NGROUPS_MAX), each of up to ten digits and a space: 704 KiB."""
 MOUNTS_LIMIT_BYTES = 16 * 1024 * 1024
 """The same of `mountinfo`: some 150 bytes a mount, of which a node of Kubernetes has a thousand. A user may add a
-thousand FUSE file systems (`mount_max` of fuse.conf), of 4 KiB each where their paths are long."""
+thousand FUSE file systems (mount_max of fuse.conf), of 4 KiB each where their paths are long."""
 _LIMITS_BYTES = {"status": STATUS_LIMIT_BYTES, "mountinfo": MOUNTS_LIMIT_BYTES}
 
 

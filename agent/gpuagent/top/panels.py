@@ -121,10 +121,10 @@ def problem_lines(
     parts = [([cut(brief, room)], wrap(f"-> {advice}", room) if advice else []) for _, brief, advice in shown]
     spare = most - len(shown) - (hidden > 0)
     texts = [first for first, _ in parts]
-    advices: list[list[str]] = [[] for _ in parts]
+    advice_lines: list[list[str]] = [[] for _ in parts]
     for number, (_, advice) in enumerate(parts):
         if 0 < len(advice) <= spare:
-            advices[number] = advice
+            advice_lines[number] = advice
             spare -= len(advice)
     for number, (_, brief, _) in enumerate(shown):
         whole = wrap(brief, room)
@@ -133,7 +133,7 @@ def problem_lines(
             spare -= len(whole) - 1
     lines = [
         line
-        for (severity, *_), text, advice in zip(shown, texts, advices, strict=True)
+        for (severity, *_), text, advice in zip(shown, texts, advice_lines, strict=True)
         for line in _problem(severity, text, advice)
     ]
     if hidden:

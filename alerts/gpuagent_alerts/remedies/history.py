@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from gpuagent.core.clock import Clock
 from gpuagent.core.metrics.remedies import OutstandingStep, RemedyNote, RemedyTarget
 from gpuagent.core.units import format_bytes, format_duration
-from gpuagent_alerts.remedies.audit_rows import RESULT, OutstandingProcess, was_taken
+from gpuagent_alerts.remedies.audit_rows import LIFT, RESULT, OutstandingProcess, was_taken
 from gpuagent_alerts.remedies.outcome import RemedyEnding, RunOutcome, RunResult
 from gpuagent_alerts.remedies.run import LadderRun
 from gpuagent_alerts.remedies.target import Target
@@ -81,11 +81,12 @@ class RemedyHistory:
             end = run.get("end")
             if end is None or not (run.get("fingerprint") or end.get("acted")):
                 continue
-            took = has_taken_a_step(run["steps"])
+            steps = [row for row in run["steps"] if row["kind"] != LIFT]  # which come after the end
+            took = has_taken_a_step(steps)
             if end["result"] == RunResult.EXITED or (end["result"] in QUIET and not took):
                 continue
             # The same words as before the restart, or it would be told once more. An interrupted run ended in silence.
-            step = str(end.get("step") or (run["steps"][-1]["step"] if run["steps"] else run["ladder"][0]))
+            step = str(end.get("step") or (steps[-1]["step"] if steps else run["ladder"][0]))
             found = RemedyTarget(
                 *(str(run.get(name, "")) for name in ("gpu", "gpu_uuid", "pid", "name", "user", "unit"))
             )

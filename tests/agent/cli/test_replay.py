@@ -205,5 +205,5 @@ def test_a_plot(
         assert (tmp_path / name).read_bytes().startswith(b"\x89PNG")
     elif code == 1:
         drawn = "".join(ET.parse(tmp_path / name).getroot().itertext())
-        assert all(word in drawn for word in ("python3:4711", "growing", "leaking", "GPU full", "forecast", "+1 h"))
+        assert all(word in drawn for word in ("python3:4711", "growing", "leaking", "GPU 80.0 GiB", "forecast", "+1 h"))
         assert "leak after" in drawn

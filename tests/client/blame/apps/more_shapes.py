@@ -303,8 +303,8 @@ REQUESTS: queue.SimpleQueue[torch.Tensor] = queue.SimpleQueue()
 
 
 def serve_forever(served: threading.Semaphore) -> None:
-    routes = {"layers": [{"dependant": [{"call": factory()}]}]}
-    call = routes["layers"][0]["dependant"][0]["call"]
+    routes = {"layers": [{"endpoint": [{"call": factory()}]}]}
+    call = routes["layers"][0]["endpoint"][0]["call"]
     # A cache of a library knows the endpoint, too.
     hints: Any = typing.Annotated[int, call]
     del call
