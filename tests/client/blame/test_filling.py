@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import contextvars
+import sys
 import threading
 from typing import Any
 
+import pytest
+
+import gpuagent_client.blame.contexts as contexts_module
 from gpuagent_client.blame.contexts import ContextReferences, find_contexts, position_of, uses_context_variables
 from gpuagent_client.blame.filling import tensors_below
 from gpuagent_client.blame.judgment import judge
@@ -57,8 +61,9 @@ def test_a_large_container_is_sampled() -> None:
     assert tensors_below([TensorBase() for _ in range(40_000)], 1) == 40_000
 
 
-def test_the_context_of_a_thread_is_asked_until_it_ends() -> None:
+def test_the_context_of_a_thread_is_asked_until_it_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     """A value that only another thread's context has is found, and is not kept alive."""
+    monkeypatch.setattr(contexts_module, "MAX_OBJECTS", sys.maxsize)  # the process of the tests has very many
     began, ends = threading.Event(), threading.Event()
 
     def work() -> None:
@@ -105,3 +110,9 @@ def test_elements_count_only_where_the_container_stays_as_long() -> None:
     assert judged([110, 120], [105, 110]) == ["app.length"]
     assert judged([101, 103], [100, 100]) == []
     assert judged([120, 100], [100, 100]) == []
+
+
+def test_contexts_are_not_looked_for_among_very_many_objects(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An app of millions of objects is not held up for them."""
+    monkeypatch.setattr(contexts_module, "MAX_OBJECTS", 10)
+    assert find_contexts() == []
