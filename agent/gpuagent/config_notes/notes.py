@@ -126,27 +126,27 @@ def config_notes(
     return [file.place(note) for note in dict.fromkeys(notes)]
 
 
-def _limit(config: Config, refusal: Callable[[], str]) -> Iterator[str]:
-    """Yield notes on the first step that limits memory, where none can be set here."""
+def _first_step(config: Config, kind: str) -> str:
+    """Return the path of the first step of a kind in the configuration; "" where there is none."""
     steps = (
-        f"remedies.ladders[{index}].steps[{number}].limit"
+        f"remedies.ladders[{index}].steps[{number}].{kind}"
         for index, ladder in enumerate(config.remedies.ladders)
         for number, step in enumerate(ladder.steps)
-        if step.limit is not None
+        if getattr(step, kind) is not None
     )
-    if (path := next(steps, None)) is not None and (why := refusal()):
+    return next(steps, "")
+
+
+def _limit(config: Config, refusal: Callable[[], str]) -> Iterator[str]:
+    """Yield notes on the first step that limits memory, where none can be set here."""
+    if (path := _first_step(config, "limit")) and (why := refusal()):
         yield f"{path}: is passed over, or refused as the last step: {why}"
 
 
 def _reclaim(config: Config, refusal: Callable[[], str]) -> Iterator[str]:
     """Yield notes on the first step that drops page cache: it cannot be done, or its alert comes too late."""
-    steps = (
-        f"remedies.ladders[{index}].steps[{number}].drop_caches"
-        for index, ladder in enumerate(config.remedies.ladders)
-        for number, step in enumerate(ladder.steps)
-        if step.drop_caches is not None
-    )
-    if (path := next(steps, None)) is None:
+    path = _first_step(config, "drop_caches")
+    if not path:
         return
     if why := refusal():
         yield f"{path}: is passed: {why}"
