@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from gpuagent.core.growth import MemoryKey, Range
 from gpuagent.core.matchers import parse_matcher
 from tests.agent.service.alerting.test_successors import HOUR, LEAKING, LEARNING, MINUTE, STEADY, UNIT, Story, rising
 
@@ -15,10 +13,7 @@ from tests.agent.service.alerting.test_successors import HOUR, LEAKING, LEARNING
 def test_what_grows_again_with_hours_left_is_a_warning(tmp_path: Path) -> None:
     """It was critical until its memory came back: what was started again fills it in hours, and a warning follows."""
     story = Story(tmp_path, **UNIT)
-    story.stage.show(story.seen(10.0, LEARNING, 100), 30.0)
-    wall = replace(LEAKING, exhaustion=Range(300.0, 200.0, 400.0))
-    leaking = story.seen(22.0, LEAKING, 100)
-    story.stage.show(replace(leaking, growth={**leaking.growth, MemoryKey("GPU-00000000"): wall}), 5 * MINUTE)
+    story.leak_to_the_wall(100)
     assert story.stage.heard[-1].severity == "critical"
     story.pause(30.0)
     story.run(20 * MINUTE, lambda seconds: 2.0 + 12.0 * seconds / HOUR, STEADY, [200])

@@ -59,6 +59,12 @@ class Story:
         self.stage.show(self.seen(12.0, LEAKING, *pids), 5 * MINUTE)
         assert self.news()[-1:] == ["began"]
 
+    def leak_to_the_wall(self, pid: int) -> None:
+        """Let it leak until the first GPU is full in minutes."""
+        self.stage.show(self.seen(10.0, LEARNING, pid), 30.0)
+        leaking, wall = self.seen(22.0, LEAKING, pid), replace(LEAKING, exhaustion=Range(300.0, 200.0, 400.0))
+        self.stage.show(replace(leaking, growth={**leaking.growth, MemoryKey("GPU-00000000"): wall}), 5 * MINUTE)
+
     def pause(self, seconds: float) -> None:
         """Let nothing run."""
         self.stage.show(self.seen(0.0, LEARNING), seconds)
@@ -411,10 +417,7 @@ def test_a_rolling_update_is_one_incident(tmp_path: Path, grows: bool) -> None:
 def test_one_pace_and_one_severity_of_what_grows_again(tmp_path: Path) -> None:
     """The detector has one pace for a process on every surface; the problem is as severe as the incident."""
     story = Story(tmp_path, **UNIT)
-    story.stage.show(story.seen(10.0, LEARNING, 100), 30.0)
-    wall = replace(LEAKING, exhaustion=Range(300.0, 200.0, 400.0))
-    leaking = story.seen(22.0, LEAKING, 100)
-    story.stage.show(replace(leaking, growth={**leaking.growth, MemoryKey("GPU-00000000"): wall}), 5 * MINUTE)
+    story.leak_to_the_wall(100)
     story.pause(30.0)
     slope = 35 * GIB / HOUR
     young = Growth(Verdict.LEARNING, slope=Range(slope, slope, slope))
@@ -490,10 +493,7 @@ def test_an_incident_that_goes_on_is_listed_until_it_is_over(tmp_path: Path, res
 def test_an_incident_is_silenced_when_all_of_its_alerts_are(tmp_path: Path, matcher: str, is_shown: bool) -> None:
     """A silence that takes one alert of it leaves a problem of the rest, which somebody was told of."""
     story = Story(tmp_path, **UNIT)
-    story.stage.show(story.seen(10.0, LEARNING, 100), 30.0)
-    wall = replace(LEAKING, exhaustion=Range(300.0, 200.0, 400.0))
-    leaking = story.seen(22.0, LEAKING, 100)
-    story.stage.show(replace(leaking, growth={**leaking.growth, MemoryKey("GPU-00000000"): wall}), 5 * MINUTE)
+    story.leak_to_the_wall(100)
     story.stage.silences.add([parse_matcher(matcher)], HOUR, comment="", creator="eve")
     story.pause(30.0)
 
